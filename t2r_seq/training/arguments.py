@@ -31,7 +31,8 @@ def check(
   """Checks the arguments of `train_eval_model`.
 
   Raises:
-    SpecError: counts are invalid; all are listed.
+    SpecError: arguments of another kind, no generator, invalid counts, or a `model_dir`
+      that cannot be a folder.
   """
   mismatches = [_check_kind("t2r_model", t2r_model, T2RModel)]
   generators = {
@@ -66,18 +67,18 @@ def bad_counts(counts: Mapping[str, Any]) -> list[errors.Mismatch]:
 
 
 def warn_of_invented_steps(model: T2RModel, source: AbstractInputGenerator) -> None:
-  """Logs specs that look ahead and train on padding at the end of an episode.
+  """Warns of specs that look ahead and train on padding at the end of an episode.
 
   Args:
-    model: model that needs the features and labels.
-    source: its training data; with n-step transitions nothing is padded at the end.
+    model: the model to train.
+    source: its training data; n-step transitions are not padded at the end.
   """
   read = joint.join(
     model.preprocessor.get_in_feature_specification(specs.ModeKeys.TRAIN),
     model.preprocessor.get_in_label_specification(specs.ModeKeys.TRAIN),
   )
   unmasked = invented_paths(read, windows.Cut(padding=model.padding))
-  if unmasked and source.n_step is None:  # Replays connect to get n_step.
+  if unmasked and source.n_step is None:  # Read last: a replay connects for it.
     logging.warning(
       "%s look ahead and are padded (%r) at the end of every episode, which trains on "
       "invented values. Declare masks (windows.add_mask_specs) and use them in the "
@@ -94,11 +95,11 @@ def follow_sources(
 ) -> None:
   """Records in the model the input's stages before the model's preprocessor.
 
-  An export does not have these stages. Sets the specs of the generators. Logs if the
+  An export does not have these stages. Sets the specs of the generators. Warns if the
   evaluation's input has other stages than the training's.
 
   Args:
-    model: to train, or to evaluate and export.
+    model: the model to train, or to evaluate and export.
     train: generator of training batches; None uses `evaluation`.
     evaluation: generator of eval batches, of one or several sets, or None.
   """
@@ -130,10 +131,10 @@ def _stages(model: T2RModel, generator: AbstractInputGenerator, mode: str) -> An
 
 
 def warn_of_unread_bindings() -> None:
-  """Logs the gin bindings that no call has read so far; they change nothing.
+  """Warns of gin bindings that no call has read so far: they have no effect.
 
-  Call it when all that gin configures has been made. The macro `DEFAULT_BINDINGS` lists
-  bindings that may be unread, as a ready policy's file serves several cases.
+  Call it when everything that gin configures exists. The macro `DEFAULT_BINDINGS` lists
+  bindings that may be unread, as a ready policy's file covers several cases.
   """
   read = _bindings(gin.operative_config_str())
   defaults: Sequence[str] = ()

@@ -21,8 +21,9 @@ class Run:
   Attributes:
     trainer: runs the steps; has the optimizer.
     model_dir: folder of the run.
-    write_dir: folder that this worker writes to: the chief's is `model_dir`.
-    is_stopped: whether a callback has requested the end.
+    write_dir: folder that this process writes to: `model_dir`, a temporary folder on
+      workers other than the chief, or the folder of a `continuous_eval`.
+    is_stopped: whether a callback has called `stop`.
   """
 
   def __init__(
@@ -33,10 +34,10 @@ class Run:
     Args:
       trainer: runs the steps.
       model_dir: folder of the run.
-      write_dir: folder that this worker writes to.
-      callbacks: called in this order.
+      write_dir: folder that this process writes to.
+      callbacks: callbacks in the order of their calls.
     Raises:
-      SpecError: something else than a `Callback` is among them.
+      SpecError: one of `callbacks` is not a `Callback`.
     """
     for callback in callbacks:
       if not isinstance(callback, Callback):
@@ -65,8 +66,8 @@ class Run:
   def outputs(self) -> dict[str, np.ndarray]:
     """The model's outputs for each example of the last step, by name.
 
-    Of this worker's replicas together; see `T2RModel.model_train_fn`. To read them
-    waits for the device.
+    They are those of all replicas of this worker; see `T2RModel.model_train_fn`.
+    Reading them waits for the device.
     """
     local = self.trainer.strategy.experimental_local_results
     return {
@@ -76,28 +77,28 @@ class Run:
 
   @property
   def is_chief(self) -> bool:
-    """Whether this worker writes; always so without others."""
+    """Whether this worker writes the run's files; True without other workers."""
     return workers.is_chief(self.trainer.strategy)
 
   def stop(self) -> None:
     """Ends the training after this step, with a checkpoint and an evaluation.
 
-    Of several workers all must call it at the same step.
+    With several workers, all must call it at the same step.
     """
     self.is_stopped = True
 
   def write_scalars(self, scalars: Mapping[str, Any]) -> None:
-    """Writes scalars by name to the run's event file."""
+    """Writes scalars by name to the training's event file; no effect after training."""
     if self._writer is not None:
       self._writer.scalars(scalars, self.step)
 
   def write_images(self, images: Mapping[str, Any]) -> None:
-    """Writes the first images of batches by name; see `summaries.image`."""
+    """Writes the first images of batches, as `write_scalars`; see `summaries.image`."""
     if self._writer is not None:
       self._writer.images(images, self.step)
 
   def write_text(self, name: str, text: str) -> None:
-    """Writes text, in Markdown, to the run's event file."""
+    """Writes text in Markdown, as `write_scalars`."""
     if self._writer is not None:
       self._writer.markdown(name, text, self.step)
 
@@ -114,16 +115,16 @@ class Run:
     return metrics
 
   def write_to(self, writer: SummaryWriter | None) -> None:
-    """Sets where `write_scalars` writes; None for nowhere, as after the training."""
+    """Sets the writer of `write_scalars`; None writes nothing."""
     self._writer = writer
 
   @property
   def step_intervals(self) -> list[int]:
-    """Steps between two that a callback must see, of each that must see any."""
+    """The `step_interval` of each callback that has one."""
     return [i for i in (c.step_interval for c in self._callbacks) if i]
 
   def notify(self, event: str, *arguments: Any) -> None:
-    """Calls that method of all callbacks, in their order."""
+    """Calls a method, by its name, of all callbacks in order."""
     for callback in self._callbacks:
       getattr(callback, event)(self, *arguments)
 
@@ -138,17 +139,17 @@ class Callback:
 
   @property
   def step_interval(self) -> int:
-    """Number of steps between two calls for this callback; 0 for none.
+    """The callback needs `before_step` and `after_step` at multiples of this step.
 
-    By default 1 if it overrides `before_step` or `after_step`. Steps in between may run
-    in one call, see `steps_per_loop` of `RunConfig`; read before each call.
+    0 if at no step. By default 1 if it overrides one of the two. Steps in between may
+    run in one call; see `steps_per_loop` of `RunConfig`. Read before each call.
     """
     cls = type(self)
-    is_told = (
+    sees_steps = (
       cls.before_step is not Callback.before_step
       or cls.after_step is not Callback.after_step
     )
-    return int(is_told)
+    return int(sees_steps)
 
   @property
   def eval_metric_names(self) -> Sequence[str]:
@@ -156,32 +157,33 @@ class Callback:
     return ()
 
   def evaluate(self, run: Run) -> Mapping[str, float]:
-    """Called in each evaluation; its result joins the metrics, for exporters too.
+    """Called in each evaluation if any callback has `eval_metric_names`.
 
-    Runs with the evaluated (averaged) weights.
+    The result is added to the metrics, also for exporters. Averaged weights, if the
+    model has them, are in place.
     """
     del run
     return {}
 
   def on_begin(self, run: Run) -> None:
-    """Called when the weights are there, resumed or new, before the first step."""
+    """Called before the first step, when the weights are restored or initialized."""
 
   def before_step(self, run: Run) -> None:
-    """Called before each step, with its batch at hand; `run.step` are done.
+    """Called before a step, or several (see `step_interval`), after reading batches.
 
-    And before several, where no callback must see each; see `step_interval`.
+    `run.step` counts the steps that are done.
     """
 
   def after_step(self, run: Run, scalars: Mapping[str, tf.Tensor]) -> None:
-    """Called after each step, or several, see `before_step`.
+    """Called after a step, or several (see `step_interval`).
 
     Args:
-      run: its `step` counts this one.
-      scalars: scalars of the step, with 'loss'; reading one waits for the device.
+      run: the run; its `step` counts these steps.
+      scalars: scalars of the last step, with 'loss'; reading one waits for the device.
     """
 
   def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
-    """Called with the logged scalars, every `log_every_n_steps`."""
+    """Called with scalars every `log_every_n_steps`, and at the last step."""
 
   def before_checkpoint(self, run: Run) -> None:
     """Called before a checkpoint is saved."""
@@ -190,7 +192,7 @@ class Callback:
     """Called after a checkpoint was saved; `path` is its prefix."""
 
   def before_evaluation(self, run: Run) -> None:
-    """Called before an evaluation; averaged weights are in place."""
+    """Called before an evaluation; averaged weights, if any, are in place."""
 
   def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> None:
     """Called with the metrics, before the exports."""
@@ -202,4 +204,4 @@ class Callback:
     """Called after an exporter has exported to the folder `path`, with its name."""
 
   def on_end(self, run: Run) -> None:
-    """Called at the end, unless an error is the end."""
+    """Called at the end of the run, except after an error."""

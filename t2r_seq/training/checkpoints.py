@@ -1,7 +1,7 @@
-"""Checkpoints of a training run: saved whole, kept, and resumed from.
+"""Checkpoints of a training run: saves them whole, keeps the newest, resumes from them.
 
-Orders of the input are functions of a seed and a batch number, so the step is enough
-to resume it, as long as the batch size and the order stay the same: `resume_batch`.
+The order of the input is a function of a seed and a batch number. So the step is enough
+to resume it if batch size and order stay the same; see `resume_batch`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from t2r_seq.training.trainer import Trainer
 
 _FILE = re.compile(r"model\.ckpt-(\d+)\.(?:index|data-\d{5}-of-\d{5})")
 _STATE = "checkpoint"
-# The options of the input, and the batch that the run began with.
+# Options of the input, with the step and the batch number at which the run began.
 INPUT_POSITION = "train.input.json"
 # Holds the last step of a training that has ended.
 _FINISHED = "train.finished"
@@ -41,12 +41,12 @@ class NanLossError(RuntimeError):
 
 
 class Checkpoints:
-  """The checkpoints of one folder, of finite weights only.
+  """The checkpoints of one folder, with finite weights only.
 
-  They are known by their files, `model.ckpt-<step>.index` and `.data-*`. The file
-  `checkpoint` is written for other programs, and never read here: it may be missing,
-  damaged or of another time. A checkpoint is read back, and on the disk, before it gets
-  its name: a checkpoint with its name is whole.
+  They are found by their files, `model.ckpt-<step>.index` and `.data-*`. The file
+  `checkpoint` is written for other programs and never read here: it may be missing,
+  damaged or stale. A checkpoint is read back and synced to disk before it gets its
+  name, so a checkpoint with its name is whole.
   """
 
   def __init__(
@@ -63,9 +63,9 @@ class Checkpoints:
       trainer: trainer with the state to save.
       model_dir: folder of the checkpoints.
       keep_checkpoint_max: number of newest checkpoints to keep.
-      write_dir: folder that this worker saves to, if it is another one.
-      is_owner: no other process writes to `model_dir`: leftovers of a killed run are
-        removed.
+      write_dir: folder that this worker saves to; None: `model_dir`.
+      is_owner: whether no other process writes to `model_dir`. Then leftovers of a
+        killed run are removed, and damaged checkpoints are moved.
     """
     self._trainer = trainer
     self._model_dir = model_dir
@@ -82,20 +82,20 @@ class Checkpoints:
 
   @property
   def latest(self) -> str | None:
-    """Path prefix of the newest checkpoint."""
+    """Path prefix of the newest checkpoint, if there is one."""
     numbers = steps(self._model_dir)
     return _prefix(self._model_dir, numbers[-1]) if numbers else None
 
   def restore(self) -> bool:
     """Resumes from the newest whole checkpoint, and logs it.
 
-    Newer damaged ones are moved to folders `damaged-model.ckpt-<step>`.
+    The owner moves newer damaged ones to folders `damaged-model.ckpt-<step>`.
 
     Returns:
       Whether there was one.
     Raises:
       SpecError: the checkpoint is of another model, or all are damaged.
-      OSError: a checkpoint may not be read.
+      OSError: a file cannot be read or moved.
     """
     damaged: dict[int, str] = {}
     step: int | None = None
@@ -112,7 +112,7 @@ class Checkpoints:
       if self._is_owner:
         place = f"{place} was moved to {_set_aside(self._model_dir, other)}"
       logging.warning(
-        "Checkpoint %s: it is damaged: %s. The one before it serves.", place, reason
+        "Checkpoint %s: it is damaged: %s. An older one is used.", place, reason
       )
     self._saved_step = step
     latest = _prefix(self._model_dir, step)
@@ -147,8 +147,8 @@ class Checkpoints:
   def _check_weights(self, prefix: str) -> None:
     """Compares names and shapes of the weights with the model's.
 
-    TensorFlow's own comparison comes after it has restored some, names one of them, and
-    logs a line for each of the others.
+    TensorFlow compares them only after it has restored some. Its error names one, and
+    it logs a line for each of the others.
 
     Raises:
       SpecError: lists the weights that differ.
@@ -175,13 +175,13 @@ class Checkpoints:
     """Saves a checkpoint of this step, unless there is one.
 
     Raises:
-      NanLossError: a step since the last check was not finite.
+      NanLossError: a step of this run was not finite.
       OSError: the checkpoint cannot be written or read back; older ones are unchanged.
     """
     self.check_finite()
     averages = self._trainer.model.averages
     if averages:
-      averages.put_back()  # An evaluation that was cut short twice may not have.
+      averages.put_back()  # An interrupted evaluation may have left them in place.
     step = self._trainer.global_step
     if step == self._saved_step:
       return
@@ -199,7 +199,7 @@ class Checkpoints:
 
   def _write(self, step: int) -> None:
     folder, name = self._write_dir, f"model.ckpt-{step}"
-    _publish_whole(folder)  # Of an earlier run that was killed.
+    _publish_whole(folder)  # Leftovers of a killed run.
     with files.new_folder(os.path.join(folder, _WHOLE + name)) as partial:
       # Unlike `save`, `write` stores no counter, and `Checkpoint.restore` expects one.
       self._checkpoint.save_counter.assign_add(1)
@@ -215,13 +215,13 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def saved_on_interrupt(self, signal: stopping.StopSignal) -> Iterator[None]:
-    """Saves a last checkpoint when a signal stops the run; nothing interrupts it.
+    """Saves a last checkpoint when a signal stops the run; signals cannot interrupt it.
 
-    Several workers would have to save together, and only one gets the signal: they
-    resume from their last checkpoint.
+    Several workers would have to save together, and only one gets the signal, so they
+    do not save: they resume from their last checkpoint.
 
     Args:
-      signal: listens.
+      signal: stop signal of the run.
     """
     try:
       yield
@@ -249,7 +249,7 @@ def _prefix(folder: str, step: int) -> str:
 
 
 def steps(folder: str) -> list[int]:
-  """Lists the steps that a folder has files of checkpoints of, the oldest first."""
+  """Returns the steps of the checkpoint files in a folder, oldest first."""
   matches = filter(None, map(_FILE.fullmatch, os.listdir(folder)))
   return sorted({int(match[1]) for match in matches})
 
@@ -262,9 +262,9 @@ def _files(folder: str, step: int) -> list[str]:
 
 
 def identity(folder: str, step: int) -> str | None:
-  """Returns a fingerprint of the checkpoint of a step, or None if it is missing.
+  """Returns the checksum of a checkpoint's index, or None if it is missing.
 
-  It is the checksum of its index, which has the checksums of all tensors.
+  It identifies the contents, as the index has the checksums of all tensors.
   """
   try:
     with open(f"{_prefix(folder, step)}.index", "rb") as f:
@@ -279,7 +279,7 @@ def back_up(folder: str, step: int, place: str) -> bool:
   Returns:
     False if it was already deleted.
   Raises:
-    Exception: an error in `DAMAGE`.
+    Exception: one of `DAMAGE`, if the checkpoint is damaged.
   """
   paths = _files(folder, step)
   for path in paths:
@@ -300,9 +300,11 @@ def back_up(folder: str, step: int, place: str) -> bool:
 
 
 def mark_finished(folder: str, step: int | None) -> None:
-  """Records beside the checkpoints that a training has ended; None: removes the mark.
+  """Records beside the checkpoints, for `continuous_eval`, that the training has ended.
 
-  A continuous evaluation in another process reads it.
+  Args:
+    folder: folder of the checkpoints.
+    step: last step; None removes the record, as the training goes further.
   """
   path = os.path.join(folder, _FINISHED)
   if step is not None:
@@ -312,7 +314,7 @@ def mark_finished(folder: str, step: int | None) -> None:
 
 
 def is_finished(folder: str) -> bool:
-  """Whether the training in a folder has ended, for now."""
+  """Whether the training in a folder has ended and was not started again."""
   return os.path.exists(os.path.join(folder, _FINISHED))
 
 
@@ -323,7 +325,7 @@ def _publish_whole(folder: str) -> None:
     if name.startswith(f"{_WHOLE}model.ckpt-"):
       for file in _files(path, int(name.rpartition("-")[2])):
         os.replace(file, os.path.join(folder, os.path.basename(file)))
-      # The names first: after a power cut only their folder shows that they are whole.
+      # Syncs the names before the folder goes, which marks the files as whole.
       files.sync_folder(folder)
       shutil.rmtree(path)
     elif name.startswith(f".{_WHOLE}model.ckpt-"):
@@ -359,8 +361,8 @@ def _read_through(prefix: str) -> None:
   """Reads every tensor of a checkpoint; TensorFlow compares their checksums.
 
   Raises:
-    OSError: a file may not be read, which is not damage.
-    Exception: an error in `DAMAGE`.
+    OSError: a file cannot be read, which is not damage.
+    Exception: one of `DAMAGE`, if the checkpoint is damaged.
   """
   folder, name = os.path.split(prefix)
   for path in _files(folder, int(name.rpartition("-")[2])):
@@ -372,7 +374,7 @@ def _read_through(prefix: str) -> None:
 
 
 def _set_aside(folder: str, step: int) -> str:
-  """Moves a checkpoint's files to a separate folder; returns it."""
+  """Moves a damaged checkpoint's files to a new folder; returns it."""
   base = os.path.join(folder, f"damaged-model.ckpt-{step}")
   place, number = base, 1
   while os.path.exists(place):
@@ -386,7 +388,7 @@ def _set_aside(folder: str, step: int) -> str:
 
 
 def _write_state(folder: str, steps: list[int]) -> None:
-  """Writes the file for `tf.train.latest_checkpoint`; its paths may be relative."""
+  """Writes the file for `tf.train.latest_checkpoint`, with relative paths."""
   lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
   lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
   text = "".join(f"{line}\n" for line in lines)
@@ -402,14 +404,15 @@ def resume_batch(
 ) -> int:
   """Returns the number of the batch that the training resumes with.
 
-  If only the batch size changed, the input continues at the same sample, in the orders
-  that allow it. Other changes are logged.
+  If only the batch size changed, the input continues at the same sample, if the order
+  allows it. Other changes are logged as a warning.
 
   Args:
     folder: folder of the checkpoints.
     step: step that the training resumes at.
-    options: options of the order, see `AbstractInputGenerator.position_options`.
-    is_chief: whether this process writes the file.
+    options: `AbstractInputGenerator.position_options` and the number of 'shards'; {} if
+      the order cannot be resumed.
+    is_chief: whether this process writes `INPUT_POSITION`.
   """
   path = os.path.join(folder, INPUT_POSITION)
   before = _read_position(path) if step else None
@@ -447,7 +450,7 @@ def _is_continued(options: dict[str, Any]) -> bool:
 def _continue(
   batch: int, step: int, before: dict[str, Any], options: dict[str, Any]
 ) -> int:
-  """Returns the first new batch whose samples have not been shown."""
+  """Returns the first batch of the new size whose samples have not been used."""
   epoch, in_epoch = divmod(batch, _batches_per_epoch(before))
   num_seen = in_epoch * before["batch_size"]
   size = options["batch_size"]

@@ -1,4 +1,4 @@
-"""Evaluations: metrics averaged over an eval set, and the exports that follow.
+"""Evaluations: metrics averaged over an eval set, and exports after them.
 
 `ModelEvaluation` runs within the training; `continuous_eval` is a separate job.
 """
@@ -28,7 +28,7 @@ from t2r_seq.training.exports import AsyncExports, Exporter
 from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
 
-# The metrics of each step that a continuous evaluation has seen.
+# The file with the metrics of each step that a continuous evaluation has evaluated.
 _EVALUATED = "evaluated.json"
 
 
@@ -37,16 +37,16 @@ def evaluate(
 ) -> dict[str, float]:
   """Averages the eval metrics over batches, weighted by their sizes.
 
-  With the averaged weights, where the model is trained with any.
+  Uses the averaged weights, if the model has them.
 
   Args:
     trainer: runs the steps.
     batches: (features, labels) pairs, distributed.
-    eval_steps: batches at most; None for all.
+    eval_steps: maximum number of batches; None for all.
   Returns:
-    Means by name, and the model's `eval_results_fn` of all batches' tallies.
+    Means by name, and the metrics of the model's `eval_results_fn`.
   Raises:
-    SpecError: there was no batch.
+    SpecError: there was no example.
   """
   totals: dict[str, float] = {}
   tallies: dict[str, np.ndarray] = {}
@@ -71,7 +71,7 @@ def evaluate(
 
 
 class _EvalSet:
-  """One named set of batches to evaluate on; the only one has the name ''."""
+  """A named set of batches to evaluate on; an only one has the name ''."""
 
   def __init__(
     self, name: str, generator: AbstractInputGenerator, trainer: Trainer, folder: str
@@ -97,8 +97,8 @@ class _EvalSet:
     return metrics
 
 
-def _by_name(by_eval: dict[str, dict[str, float]]) -> dict[str, float]:
-  """Puts metrics together: '<name>/<metric>' of each set, and their means."""
+def _merge_metrics(by_eval: dict[str, dict[str, float]]) -> dict[str, float]:
+  """Returns '<name>/<metric>' of each eval set, and '<metric>', the mean over sets."""
   if list(by_eval) == [""]:
     return by_eval[""]
   metrics = {
@@ -114,7 +114,7 @@ def _by_name(by_eval: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 class ModelEvaluation:
-  """Evaluates and exports, not too often."""
+  """Evaluates and exports within a training, or for `continuous_eval`."""
 
   def __init__(
     self,
@@ -129,9 +129,10 @@ class ModelEvaluation:
 
     Args:
       run: the trainer, the folder to write to, and callbacks with their own metrics.
-      input_generator: eval batches, of one or several named sets; None exports only.
-      eval_steps: batches at most; None for all.
-      throttle_secs: seconds between two evaluations at least.
+      input_generator: eval batches, of one or several named sets; None evaluates by
+        callbacks only.
+      eval_steps: maximum batches of each set; None for all.
+      throttle_secs: minimum seconds between two evaluations, for `run_if_due`.
       exporters: exporters that run after each evaluation.
       async_exports: exports in a thread; None exports before `run` returns.
     Raises:
@@ -153,13 +154,13 @@ class ModelEvaluation:
       exporter.check(names)
 
   def run_if_due(self) -> None:
-    """Evaluates and exports if the last time was at least `throttle_secs` ago."""
+    """Calls `run` if the last one ended at least `throttle_secs` ago."""
     is_due = time.monotonic() - self._last >= self._throttle_secs
     if workers.chief_says(self._trainer.strategy, is_due):
       self.run()
 
   def _metric_names(self) -> list[str]:
-    """Returns the names of the metrics of `run`, without running it."""
+    """Returns the names of the metrics that `run` returns."""
     if not self._evals:
       return self._own_names
     names = self._trainer.model.eval_metric_names()
@@ -168,10 +169,7 @@ class ModelEvaluation:
     return [*names, *by_set, *self._own_names]
 
   def run(self) -> dict[str, float]:
-    """Evaluates and exports the weights, averaged if the model averages them.
-
-    Returns the metrics.
-    """
+    """Evaluates and exports the (averaged) weights; returns the metrics."""
     with self._trainer.model.averaged_weights():
       return self._evaluate_and_export()
 
@@ -181,7 +179,8 @@ class ModelEvaluation:
     if self._evals or self._own_names:
       self._run.notify("before_evaluation")
       if self._evals:
-        metrics = _by_name({e.name: e.run(self._eval_steps) for e in self._evals})
+        by_eval = {each.name: each.run(self._eval_steps) for each in self._evals}
+        metrics = _merge_metrics(by_eval)
       if self._own_names:
         run_metrics = self._run.evaluate()
         if self._own_writer is None:
@@ -209,7 +208,7 @@ class ModelEvaluation:
         self._run.notify("before_export", exporter.name)
         if type(exporter).export is Exporter.export:
           path = saved = exporter.export(*arguments, saved)
-        else:  # It exports in another way: others cannot copy it.
+        else:  # An overridden `export` may write other files, so it is not copied.
           path = exporter.export(*arguments)
         self._run.notify("after_export", exporter.name, path)
 
@@ -228,33 +227,35 @@ def continuous_eval(
   strategy: tf.distribute.Strategy | None = None,
   callbacks: Sequence[Callback] | None = None,
 ) -> dict[str, float]:
-  """Evaluates each checkpoint of a running training job once.
+  """Evaluates each checkpoint of a concurrent training job once.
 
   Evaluates the oldest pending checkpoint next. A checkpoint is first copied (linked if
   the file system can), so that the training may delete it. Checkpoints that are deleted
   before their turn are skipped. The job writes to `<model_dir>/<name>`: event files,
   exports, and `evaluated.json` with the metrics of each step, from which a restarted
   job resumes. It ends when the training has ended and its last checkpoint is
-  evaluated, or at SIGTERM.
+  evaluated, after `timeout_secs`, or at SIGTERM or SIGHUP.
 
   Args:
-    t2r_model: the trained model, with its optimizer.
+    t2r_model: the model of the training job, with the same optimizer.
     input_generator_eval: generator of eval batches.
     model_dir: folder of the training run; may still be empty.
     name: folder of this job in `model_dir`. Parallel jobs need different names.
     eval_steps: maximum batches per evaluation; None for the whole eval set.
-    max_train_steps: a checkpoint of at least this step is the last one; None: the last
-      checkpoint of the finished training run.
+    max_train_steps: the job also ends after evaluating a checkpoint of at least this
+      step; None: no such end.
     timeout_secs: seconds without a new checkpoint after which it ends; None for never.
     poll_secs: seconds between two searches for checkpoints.
-    create_exporters_fn: creates exporters that run after each evaluation.
+    create_exporters_fn: creates exporters that run after each evaluation; None exports
+      nothing.
     strategy: a `tf.distribute` strategy of one process; by default the current one.
     callbacks: called at evaluations and exports; `run.stop()` ends the job.
   Returns:
-    The last evaluation's metrics, 'global_step' and 'was_stopped'.
+    The metrics of the newest evaluated step, 'global_step' and 'was_stopped'.
   Raises:
-    SpecError: a checkpoint is of another model, the data is bad, or another job with
-      this name is running.
+    SpecError: an argument is invalid, the model cannot be exported, a checkpoint is of
+      another model, the data is bad, or another job with this name is running.
+    OSError: a file cannot be read or written.
   """
   if not isinstance(input_generator_eval, AbstractInputGenerator):
     raise errors.SpecError(
@@ -332,10 +333,10 @@ def _evaluate(
 
 
 class _EvaluationLog:
-  """List of evaluated checkpoints, in a file that survives the job."""
+  """The metrics of evaluated checkpoints, kept in a file."""
 
   def __init__(self, path: str) -> None:
-    """Reads the file, if it is there."""
+    """Reads the file, if it exists; raises SpecError if it is damaged."""
     self._path = path
     self._steps: dict[int, dict[str, Any]] = {}
     if os.path.exists(path):
@@ -361,14 +362,14 @@ class _EvaluationLog:
     return self._steps[self.step]["metrics"] if self.step in self._steps else {}
 
   def reaches(self, max_train_steps: int | None) -> bool:
-    """Whether that step is the last that there will be."""
+    """Whether the newest evaluated step is at least `max_train_steps`."""
     return max_train_steps is not None and self.step >= max_train_steps
 
   def next_step(self, model_dir: str) -> int | None:
     """Returns the oldest step with a checkpoint that was not evaluated, if any.
 
-    A checkpoint of the same step and other contents, of a training that went back, is
-    another one.
+    If a training resumed at an earlier step, it may write other contents for a step:
+    that checkpoint counts as new.
     """
     for step in checkpoints.steps(model_dir):
       identity = checkpoints.identity(model_dir, step)
@@ -377,12 +378,12 @@ class _EvaluationLog:
     return None
 
   def add(self, step: int, folder: str, metrics: dict[str, float] | None) -> None:
-    """Records an evaluation on disk; None for an unreadable checkpoint.
+    """Records an evaluation on disk.
 
     Args:
       step: step of the checkpoint.
       folder: folder of the checkpoint.
-      metrics: metrics of the evaluation.
+      metrics: metrics of the evaluation; None for a damaged checkpoint.
     """
     identity = checkpoints.identity(folder, step)
     self._steps[step] = {"checkpoint": identity, "metrics": metrics}

@@ -1,6 +1,6 @@
-"""Exports: when they are made, how, and which are kept.
+"""Exports: when they are written, how, and which are kept.
 
-Versioned SavedModel folders that appear whole or not at all.
+They are versioned SavedModel folders, which appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Exporter(abc.ABC):
 
     Args:
       name: folder below `<model_dir>/export`.
-      exports_to_keep: older ones are deleted.
-      lite: also writes each export for LiteRT, to its folder `lite`, as `t2r_seq export
-        --lite` does. A model that LiteRT cannot run is an error before training.
+      exports_to_keep: number of newest exports to keep.
+      lite: whether to write each export also for LiteRT, to its folder `lite`, like
+        `t2r_seq export --lite`. `check_exportable` tries this before training.
     Raises:
-      SpecError: no export would be kept.
+      SpecError: `exports_to_keep` is below 1.
     """
     if exports_to_keep < 1:
       raise errors.SpecError(
@@ -87,7 +87,7 @@ class Exporter(abc.ABC):
 
   @property
   def name(self) -> str:
-    """Its folder below `<model_dir>/export`."""
+    """Name of the exporter's folder below `<model_dir>/export`."""
     return self._name
 
   def export(
@@ -105,7 +105,7 @@ class Exporter(abc.ABC):
       model_dir: folder of the training run.
       global_step: step of the weights.
       metrics: metrics of the evaluation; empty if there was none.
-      saved: an export of this step, which is copied.
+      saved: folder of an export of this step to copy; None exports the model.
     Returns:
       The new export's folder.
     """
@@ -122,16 +122,16 @@ class Exporter(abc.ABC):
     return path
 
   def check(self, metric_names: Collection[str]) -> None:
-    """Called before training with the metrics that evaluations will give, if any.
+    """Called before training with the names of eval metrics, if there are any.
 
     Raises:
-      SpecError: a metric of this exporter is missing; by default it needs none.
+      SpecError: this exporter needs another metric; by default it needs none.
     """
     del metric_names
 
   @abc.abstractmethod
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
-    """Whether these metrics of the run in `model_dir` deserve an export."""
+    """Whether to export after an evaluation with these metrics."""
 
   def replaces(self, metrics: Metrics, other: Metrics) -> bool:
     """Whether an export of these metrics may replace a waiting one.
@@ -149,13 +149,13 @@ class Exporter(abc.ABC):
     return os.path.join(model_dir, "export", self._name)
 
   def _remember_export(self, export_dir: str, metrics: Metrics) -> None:
-    """Called after an export; by default there is nothing to remember."""
+    """Called after an export; by default does nothing."""
     del export_dir, metrics
 
 
 @gin.configurable
 class LatestExporter(Exporter):
-  """Exports every time."""
+  """Exports after every evaluation."""
 
   def __init__(
     self, name: str = "latest", exports_to_keep: int = 5, lite: bool = False
@@ -164,15 +164,15 @@ class LatestExporter(Exporter):
     super().__init__(name, exports_to_keep, lite)
 
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
-    """Always."""
+    """See the base class: always."""
     return True
 
 
 @gin.configurable
 class BestExporter(Exporter):
-  """Exports when an eval metric is better than at every export before.
+  """Exports when an eval metric is better than at every earlier export.
 
-  The best value is kept beside the exports, so that it survives a restart.
+  The best value is in a file beside the exports, so that it survives a restart.
   """
 
   def __init__(
@@ -187,17 +187,19 @@ class BestExporter(Exporter):
 
     Args:
       name: folder below `<model_dir>/export`.
-      exports_to_keep: older ones are deleted.
+      exports_to_keep: number of newest exports to keep.
       metric: name of the eval metric.
-      larger_is_better: False for losses.
+      larger_is_better: whether larger values are better; False for losses.
       lite: see the base class.
+    Raises:
+      SpecError: `exports_to_keep` is below 1.
     """
     super().__init__(name, exports_to_keep, lite)
     self._metric = metric
     self._larger_is_better = larger_is_better
 
   def check(self, metric_names: Collection[str]) -> None:
-    """Refuses to wait for a metric that no evaluation gives."""
+    """Raises SpecError if evaluations lack the metric."""
     if self._metric not in metric_names:
       raise errors.SpecError(
         f"BestExporter: metric: expected one of {errors.listing(metric_names)}, got "
@@ -207,10 +209,10 @@ class BestExporter(Exporter):
   def is_due(self, model_dir: str, metrics: Metrics) -> bool:
     """Whether the metric is finite, and better than at the best export.
 
-    Without an evaluation nothing is due.
+    False without an evaluation.
 
     Raises:
-      SpecError: the evaluation has no such metric.
+      SpecError: the evaluation lacks the metric, or `best.json` is damaged.
     """
     if not metrics:
       return False
@@ -256,11 +258,13 @@ def create_default_exporters(
   """Creates the exporters of a training run: the latest and the best eval loss.
 
   Args:
-    exporter_fns: replaces the two.
-    exports_to_keep: number of the latest exports to keep; None uses `LatestExporter` as
-      it is configured. Ignored with `exporter_fns`.
+    exporter_fns: create other exporters instead.
+    exports_to_keep: number of the latest exports to keep; None: the default of
+      `LatestExporter`. Ignored with `exporter_fns`.
   Returns:
     The exporters, in order.
+  Raises:
+    SpecError: `exports_to_keep` is below 1.
   """
   if exporter_fns:
     return [create() for create in exporter_fns]
@@ -282,18 +286,19 @@ def export_saved_model(
 ) -> str:
   """Exports a built model as a SavedModel with its policy signatures and specs.
 
-  With the averaged weights, where the model is trained with any.
+  Uses the averaged weights, if the model has them.
 
   Args:
     model: a built model.
     export_dir: folder of all versions; made if it is missing.
-    global_step: written to the assets.
+    global_step: step of the weights, for the assets.
     warmup_batch_sizes: batch sizes of the requests that warm up TensorFlow Serving.
   Returns:
     The new version's folder, `<export_dir>/<version>`; the version is the time in
-    seconds, or the next free number.
+    seconds, or one more than the newest version if that is larger.
   Raises:
-    SpecError: see `exported_feature_specs`.
+    SpecError: a feature looks into the future, or its path is another argument's name.
+    OSError: the export cannot be written.
   """
   exported_feature_specs(model)
   with _new_version(export_dir) as (partial, path), model.averaged_weights():
@@ -303,7 +308,7 @@ def export_saved_model(
 
 
 def copy_export(saved: str, export_dir: str) -> str:
-  """Copies an export to a folder of versions, as a new one; returns its folder."""
+  """Copies an export to a folder of versions as a new version; returns its folder."""
   with _new_version(export_dir) as (partial, path):
     shutil.copytree(saved, partial, dirs_exist_ok=True)
   logging.info("Copied the export %s to %s", saved, path)
@@ -312,9 +317,9 @@ def copy_export(saved: str, export_dir: str) -> str:
 
 @contextlib.contextmanager
 def _new_version(export_dir: str) -> Iterator[tuple[str, str]]:
-  """Gives the folder to write a new version to, and that which it becomes.
+  """Yields the temporary folder to write a new version to, and its final path.
 
-  Readers take folders whose names are numbers: the first one has no number.
+  Readers take folders whose names are numbers, so they ignore the temporary one.
   """
   versions = export_versions(export_dir)
   version = max([int(time.time()), *(v + 1 for v in versions)])
@@ -334,7 +339,8 @@ def remove_unfinished_exports(folder: str) -> None:
   """Removes unfinished exports of killed runs.
 
   Args:
-    folder: folder with exports at any depth; no process writes to it; may be missing.
+    folder: folder with exports at any depth, which no process writes to; it may be
+      missing.
   """
   for place, names, _ in os.walk(folder):
     for name in list(filter(_UNFINISHED.fullmatch, names)):
@@ -343,7 +349,7 @@ def remove_unfinished_exports(folder: str) -> None:
 
 
 def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
-  """Traces all that an export holds, so that a run doesn't fail after training.
+  """Traces the functions of an export, so that a run doesn't fail after training.
 
   Args:
     model: a built model.
@@ -352,6 +358,7 @@ def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
     SpecError: see `exported_feature_specs`; the model's functions fail in mode 'infer',
       which has no labels and no optional features, or use lookup tables; or an exporter
       writes for LiteRT, which cannot run the model.
+    ImportError: an exporter writes for LiteRT, whose interpreter is missing.
   """
   if not exporters:
     return
@@ -380,10 +387,9 @@ def check_exportable(model: T2RModel, exporters: Sequence[Exporter]) -> None:
 
 
 def _outside_strategies(function: Callable[..., None], *arguments: Any) -> None:
-  """Calls a function in a new thread, which is in no strategy's scope.
+  """Calls a function in a new thread, outside of any strategy's scope.
 
-  The functions of mirrored variables cannot be saved in a scope, and the caller may be
-  in one.
+  Functions with mirrored variables cannot be saved in a scope.
   """
   with futures.ThreadPoolExecutor(1) as executor:
     executor.submit(function, *arguments).result()
@@ -402,7 +408,7 @@ def _check(model: T2RModel) -> None:
 def _check_tracked(
   model: T2RModel, module: tf.Module, name: str, function: Any
 ) -> None:
-  """Checks that a function uses no resources but variables: they would not be saved."""
+  """Checks that a function's only resources are variables: others are not saved."""
   variables = {
     id(each.handle)
     for variable in module.variables
@@ -444,14 +450,14 @@ _Policy = tuple[T2RModel, PolicyFunctions, dict[str, Any], PolicyRecord]
 
 
 def _policies(model: T2RModel) -> dict[str | None, _Policy]:
-  """Returns the policy of each robot by name; of a model of one robot by None."""
+  """Returns the policy of each robot by name, or {None: policy} for one robot."""
   if not model.embodiments:
     return {None: _policy(model)}
   return {name: _policy(model.as_robot(name)) for name in model.embodiments}
 
 
 def _policy(model: Any) -> _Policy:
-  """Returns a model with its functions, signatures, and description."""
+  """Returns a model with its functions, signatures and record."""
   functions = PolicyFunctions(model)
   signatures, record = functions.signatures(), functions.record
   embedded_step, changes = _embedded_step(model)
@@ -461,11 +467,10 @@ def _policy(model: Any) -> _Policy:
 
 
 def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
-  """Makes the step that takes vectors for texts.
+  """Creates the step that takes vectors in place of texts.
 
   Returns:
-    The function, None for a model without texts; and the fields of the record that
-    describe it.
+    (the function, or None without texts; the fields of the record that describe it).
   """
   stored = exported_feature_specs(model.step_model)
   with embedded_texts() as embedded:
@@ -474,7 +479,7 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
       path: words
       for path, spec in observed.items()
       for suffix, words in embedded.items()
-      # Meta-learning puts the paths of a base model below others.
+      # Meta-learning adds a prefix to the paths of its base model.
       if f"/{path}".endswith(f"/{suffix}") and spec.dtype != stored[path].dtype
     }
     if not texts:
@@ -486,7 +491,7 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
 
   @tf.function(input_signature=step.input_signature, autograph=False)
   def embedded_step(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-    with embedded_texts():  # It is traced again when it is saved.
+    with embedded_texts():  # Saving traces the function again.
       return step.python_function(*tensors)
 
   try:
@@ -502,7 +507,7 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
 def _write_records(
   model: T2RModel, folder: str, global_step: int, record: PolicyRecord
 ) -> None:
-  """Writes specs and record of a policy."""
+  """Writes the specs and the record of a policy."""
   os.makedirs(folder, exist_ok=True)
   assets = create_t2r_assets(
     stored_feature_specs(model),
@@ -532,7 +537,7 @@ def _write_rest(
 
 
 def export_versions(export_dir: str) -> list[int]:
-  """Lists the complete exports in a folder, oldest first."""
+  """Returns the versions of the complete exports in a folder, oldest first."""
   names = os.listdir(export_dir) if os.path.isdir(export_dir) else []
   return sorted(int(name) for name in names if name.isdigit())
 
@@ -546,7 +551,7 @@ def remove_old_exports(export_dir: str, exports_to_keep: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-  """An export that is due: weights, and the metrics of their evaluation."""
+  """An export to write: weights, and the metrics of their evaluation."""
 
   weights: dict[str, np.ndarray]
   model_dir: str
@@ -557,9 +562,9 @@ class _Job:
 class AsyncExports:
   """Exports in a thread, from a copy of the network, while training continues.
 
-  One export runs at a time. One more per exporter may wait; a newer one (for exporters
-  of the best, a better one) replaces it. A context manager: its exit waits for the
-  running export and drops the waiting ones; `join` completes them, too.
+  One export runs at a time. One more per exporter may wait; it is replaced by a newer
+  one, or for `BestExporter` by a better one. A context manager: its exit waits for the
+  running export and drops waiting ones; `join` waits for all.
   """
 
   def __init__(
@@ -569,7 +574,8 @@ class AsyncExports:
 
     Args:
       model: a built model.
-      tell: runs an event's callbacks in the caller's thread; see `Run.notify`.
+      tell: calls the callbacks of an event, see `Run.notify`; called in the threads
+        that call `submit` and `join`.
     """
     self._model = model
     self._twin = model.twin()
@@ -586,15 +592,15 @@ class AsyncExports:
   def submit(
     self, exporters: list[Exporter], model_dir: str, step: int, metrics: Metrics
   ) -> None:
-    """Exports the present weights, in the thread, with each exporter that is due.
+    """Copies the weights, and lets the thread export them by each exporter that is due.
 
     Args:
-      exporters: in the order of their exports.
+      exporters: exporters in the order of their exports.
       model_dir: folder of the training run.
       step: step of the weights.
       metrics: metrics of their evaluation.
     Raises:
-      Exception: an earlier export failed with it.
+      Exception: the error of an earlier export.
     """
     self._report()
     with self._changed:
@@ -618,10 +624,10 @@ class AsyncExports:
       self._changed.notify_all()
 
   def _is_due(self, exporter: Exporter, model_dir: str, metrics: Metrics) -> bool:
-    """Whether the export is due, considering those in progress."""
-    on_its_way = [job.metrics for e, job in self._jobs() if e is exporter]
+    """Whether the export is due, and may replace those that are not yet written."""
+    unwritten = [job.metrics for e, job in self._jobs() if e is exporter]
     return exporter.is_due(model_dir, metrics) and all(
-      exporter.replaces(metrics, other) for other in on_its_way
+      exporter.replaces(metrics, other) for other in unwritten
     )
 
   def _jobs(self) -> list[tuple[Exporter, _Job]]:
@@ -629,17 +635,17 @@ class AsyncExports:
     return [*current, *self._waiting.items()]
 
   def join(self) -> None:
-    """Waits until all exports that are on their way have been made.
+    """Waits until all submitted exports are written.
 
     Raises:
-      Exception: by which one has failed.
+      Exception: the error of a failed export.
     """
     with self._changed:
       self._changed.wait_for(lambda: self._error is not None or not self._jobs())
     self._report()
 
   def _report(self) -> None:
-    """Calls the callbacks with new exports, and raises errors."""
+    """Calls the callbacks for finished exports; raises the error of a failed one."""
     with self._changed:
       done, self._done = self._done, []
       error, self._error = self._error, None

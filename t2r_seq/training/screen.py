@@ -25,7 +25,7 @@ _DRAW_SECONDS = 0.1
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-  """Returns metrics for people, the loss first."""
+  """Formats metrics as one line, the loss first."""
   names = sorted(metrics, key=lambda name: (name != "loss", name))
   return ", ".join(f"{name} {metrics[name]:.5g}" for name in names)
 
@@ -33,7 +33,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 class Screen(Callback):
   """Writes start, progress and end of a run to stderr.
 
-  Off if absl already logs INFO lines to stderr.
+  Writes no lines, only the bar, if absl logs INFO: the log has them.
   """
 
   def __init__(
@@ -42,15 +42,15 @@ class Screen(Callback):
     """Creates the screen.
 
     Args:
-      max_train_steps: the step that training goes to.
-      is_shown: False writes nothing.
+      max_train_steps: the global step at which training ends.
+      is_shown: whether to write anything.
       stream: text stream; None: the current stderr.
     """
     self._stream = sys.stderr if stream is None else stream
     self._last_step = max_train_steps
     self.has_bar = is_shown and self._stream.isatty()
     log = logging.get_absl_logger()
-    self._is_told = is_shown and not log.isEnabledFor(python_logging.INFO)
+    self._has_lines = is_shown and not log.isEnabledFor(python_logging.INFO)
     self._is_drawn = False
     self._begin: tuple[int, float] | None = None
     self._drawn_at = 0.0
@@ -59,9 +59,9 @@ class Screen(Callback):
     self._metrics: Mapping[str, float] | None = None
 
   def say(self, text: str) -> None:
-    """Writes a line, above the bar."""
+    """Removes the bar, and writes a line."""
     self.clear()
-    if self._is_told:
+    if self._has_lines:
       print(text, file=self._stream, flush=True)
 
   def summary(
@@ -70,7 +70,7 @@ class Screen(Callback):
     train: AbstractInputGenerator | None,
     evaluated: AbstractInputGenerator | None,
   ) -> None:
-    """Prints the model, its data and devices; to the log, too."""
+    """Prints and logs the model, its data and devices."""
     model, strategy = run.model, run.trainer.strategy
     trained = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     total = sum(int(np.prod(v.shape)) for v in model.variables)
@@ -88,16 +88,16 @@ class Screen(Callback):
       self.say(line)
 
   def advance(self, step: int) -> None:
-    """Moves the bar."""
+    """Updates the bar, at most every `_DRAW_SECONDS`."""
     now = time.perf_counter()
-    if self._begin is None:  # The first call of a step traces it.
+    if self._begin is None:  # Timing leaves out the first call, which traces the step.
       self._begin = step, now
     if self.has_bar and now - self._drawn_at >= _DRAW_SECONDS:
       self._drawn_at = now
       self._draw(step, now)
 
   def seconds_left(self, step: int, steps_per_second: float) -> float:
-    """Returns how long the rest takes at that rate."""
+    """Returns the seconds that the remaining steps take at a rate."""
     return (self._last_step - step) / max(steps_per_second, 1e-9)
 
   def after_log(self, run: Run, scalars: Mapping[str, float]) -> None:
@@ -124,12 +124,12 @@ class Screen(Callback):
     self._exports.append(path)
 
   def end(self, step: int, scalars: Mapping[str, float], was_stopped: bool) -> None:
-    """Prints the result: metrics, their kind, and the last export.
+    """Prints the result: metrics, their kind, and the newest export of each exporter.
 
     Args:
       step: last step.
-      scalars: scalars of the last logged train step; without an evaluation.
-      was_stopped: whether a signal was the end.
+      scalars: scalars of the last train step, printed if there was no evaluation.
+      was_stopped: whether a signal stopped the run.
     """
     if was_stopped:
       self.say(
@@ -158,7 +158,7 @@ class Screen(Callback):
     rate = (step - first) / (now - then) if step > first and now > then else 0.0
     left = duration_text(self.seconds_left(step, rate)) if rate else "?"
     bar = bar_text(step / max(self._last_step, 1))
-    # The cursor waits in front, so that what others write begins there.
+    # The last \r moves the cursor to the start: other output overwrites the bar.
     self._stream.write(
       f"\r\x1b[K{bar} {step}/{self._last_step},{self._loss} {rate:.1f} steps/s, ETA "
       f"{left}\r"
@@ -180,14 +180,14 @@ def _devices(strategy: tf.distribute.Strategy) -> str:
 
 
 class ProgressLog:
-  """Measures steps and the time that `next` takes, between two log lines."""
+  """Measures the rate of steps and the wait for input between two log lines."""
 
   def __init__(self, max_train_steps: int, is_quiet: bool = False) -> None:
     """Starts the clock.
 
     Args:
-      max_train_steps: number shown beside the step.
-      is_quiet: writes no line, because a bar shows the progress.
+      max_train_steps: the global step at which training ends.
+      is_quiet: whether to log no lines, as a bar shows the progress.
     """
     self._is_quiet = is_quiet
     self._max_train_steps = max_train_steps
@@ -217,7 +217,7 @@ class ProgressLog:
     return batch
 
   def log(self, step: int, loss: float) -> dict[str, float]:
-    """Prints the line and restarts the measurement.
+    """Logs the line and restarts the measurement.
 
     Args:
       step: global step.

@@ -1,4 +1,4 @@
-"""A clean end on SIGTERM or SIGINT, and waits that a signal can end."""
+"""A clean stop on SIGTERM or SIGINT, and waits that a signal can end."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from absl import logging
 from t2r_seq import errors, process
 
 _LOOK_SECONDS = 0.1
-# Signals within this time of the first are the same wish: process groups, supervisors
+# Signals within this time of the first are repeats of it: process groups, supervisors
 # and terminals that close send several.
 _INSISTS_SECONDS = 10.0
 _WATCH_SECONDS = 1.0
-# How long an iterator may take to close, on a machine that is busy: one that outlives
-# the interpreter aborts the process. Less where a run was stopped, and somebody waits;
-# and of one that nothing comes from any more.
+# Seconds to wait for an iterator to close. Long, as one that outlives the interpreter
+# aborts the process; shorter after a stop, as the user waits; and shortest while it
+# still waits for its next item.
 _CLOSE_SECONDS, _STOP_SECONDS, _GIVE_UP_SECONDS = 120.0, 20.0, 1.0
 
 
 class StopCondition(Protocol):
-  """E.g. a `threading.Event`, or a `StopSignal`."""
+  """A condition for stopping, such as a `threading.Event` or a `StopSignal`."""
 
   def is_set(self) -> bool:
     """Whether to stop."""
 
 
 class Stopped(BaseException):
-  """A signal asked the process to stop during a wait.
+  """A stop was requested during a wait.
 
   Like KeyboardInterrupt it is not an Exception: code that continues after any error
   must not continue after this one.
@@ -45,11 +45,11 @@ class Stopped(BaseException):
 class StopSignal:
   """Turns SIGTERM and SIGHUP into a flag that a loop checks between two steps.
 
-  A context manager: within it, the signals only set `is_set`. Further signals within 10
-  s are ignored; a later one has its previous effect, i.e. it ends the process. The
-  previous handlers are restored at the end; a signal that has stopped the loop is
-  ignored for a second more. Signals that are ignored, as under nohup, stay ignored.
-  Signals reach the main thread only; elsewhere there is `other`.
+  A context manager: within it, a signal sets `is_set` and ends a `waiting` block.
+  Further signals within 10 s are ignored; a later one has its previous effect, i.e. it
+  ends the process. The previous handlers are restored at the end; a signal that has
+  stopped the loop is ignored for a second more. Signals that are ignored, as under
+  nohup, stay ignored. Outside of the main thread it handles no signals: use `other`.
   """
 
   def __init__(
@@ -60,7 +60,7 @@ class StopSignal:
     """Creates the signal.
 
     Args:
-      other: stops as the signal does, once it is set.
+      other: another condition that sets `is_set`.
       signals: numbers of the signals.
     """
     self._other = other
@@ -84,10 +84,10 @@ class StopSignal:
 
   @contextlib.contextmanager
   def waiting(self) -> Iterator[None]:
-    """Within it, the signal ends a wait at once.
+    """Within it, the signal ends a wait immediately.
 
     Raises:
-      Stopped: the signal arrived before or during the wait.
+      Stopped: the signal arrived before or during the wait, or `other` was set before.
     """
     self._is_waiting = True
     try:
@@ -98,7 +98,7 @@ class StopSignal:
 
   @contextlib.contextmanager
   def held(self) -> Iterator[None]:
-    """Within it, no signal ends the process, however many are sent."""
+    """Within it, no signal ends the process, not even a later one."""
     self._is_held = True
     try:
       yield
@@ -106,10 +106,10 @@ class StopSignal:
       self._is_held = False
 
   def wait(self, seconds: float) -> None:
-    """Waits.
+    """Waits for some seconds.
 
     Raises:
-      Stopped: there is no reason to wait any longer.
+      Stopped: a stop was requested before or during the wait.
     """
     deadline = time.monotonic() + seconds
     with self.waiting():
@@ -141,17 +141,17 @@ class StopSignal:
       self._first = now
       self._note(number)
       logging.info("Told to stop by %s.", signal.Signals(number).name)
-      # Raised once: a second signal must not disturb what the first one has begun.
+      # Raised once: a second signal must not interrupt the end of the run.
       if self._is_waiting:
         self._is_waiting = False
         raise Stopped
     elif not self._is_held and now - self._first > _INSISTS_SECONDS:
-      self._first = None  # Ended by this signal, which is not a repeat.
+      self._first = None  # This signal is no repeat: `_put_back` must not ignore it.
       self._put_back()
       signal.raise_signal(number)
 
   def _note(self, number: int) -> None:
-    # A flag, no Event: this thread may hold an Event's lock just now.
+    # No Event: the thread that runs this handler may hold an Event's lock.
     self.number = number
     if isinstance(self._other, StopSignal):
       self._other._first = self._first
@@ -168,15 +168,16 @@ class StopSignal:
 
 @contextlib.contextmanager
 def given_up(stop: StopCondition) -> Iterator[None]:
-  """Within it, a wait for a replay that is given up to stop is not a failure.
+  """Within it, a replay's timeout after a requested stop raises Stopped.
 
   Raises:
-    Stopped: in place of the wait's ReplayTimeoutError.
+    Stopped: in place of the ReplayTimeoutError.
+    ReplayTimeoutError: the wait timed out without a stop.
   """
   try:
     yield
   except errors.ReplayTimeoutError as error:
-    if stop.is_set():  # It would have waited on.
+    if stop.is_set():
       raise Stopped from error
     raise
 
@@ -189,8 +190,8 @@ class Interruptible(Iterator[Any]):
   never end. Here the main thread waits in Python, whose waits a handler can end.
   Items are taken on request, none ahead.
 
-  Only the thread holds the iterator, and releases it before the block is left. An
-  iterator that lived until the interpreter ends would crash the process, since
+  Only the thread holds the iterator, and it releases it before the block ends. An
+  iterator that lives until the interpreter ends would crash the process, since
   TensorFlow's own threads may then be inside of Python.
   """
 
@@ -203,8 +204,8 @@ class Interruptible(Iterator[Any]):
 
     Args:
       items: iterable, iterated over once.
-      watch: starts to watch a wait that has lasted for a second, and returns a function
-        for each further second, or None: it raises if no item will come.
+      watch: called when a wait has lasted a second. Returns a function to call each
+        further second, which raises if no item will come; or None.
     """
     self._watch = watch
     self._is_asked = False
@@ -218,7 +219,7 @@ class Interruptible(Iterator[Any]):
     self._thread.start()
 
   def __next__(self) -> Any:
-    """Returns the next item; raises what the iteration or the watch raises."""
+    """Returns the next item; raises the error of the iteration or of `watch`."""
     self._is_asked = True
     self._requests.put(True)
     item, error = self._wait()
@@ -258,17 +259,17 @@ def _take(
   requests: queue.SimpleQueue[bool],
   results: queue.SimpleQueue[tuple[Any, BaseException | None]],
 ) -> None:
-  """Passes on an item, or an error, for each request."""
+  """Puts an item, or an error, into `results` for each request."""
   while requests.get():
     try:
       results.put((next(items), None))
     except BaseException as error:
-      _let_go(error)
+      _clear_frames(error)
       results.put((None, error))
   del items  # The traceback of an error holds this frame, too.
 
 
-def _let_go(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException | None) -> None:
   """Clears the variables of an error's frames, which would hold the iterator."""
   while error is not None:
     traceback.clear_frames(error.__traceback__)

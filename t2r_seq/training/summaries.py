@@ -1,4 +1,4 @@
-"""A run's outputs: the progress line, and event files for TensorBoard."""
+"""Event files of a run, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from t2r_seq.specs import TensorSpecStruct
 class SummaryWriter:
   """Writes the event file of one folder.
 
-  What models write while it is `recording` goes there, too: `t2r_seq.models.summaries`.
+  Within `recording`, models write to it, too; see `t2r_seq.models.summaries`.
   """
 
   def __init__(self, logdir: str) -> None:
@@ -30,7 +30,7 @@ class SummaryWriter:
     self._writer.flush()
 
   def text(self, name: str, text: str, step: int) -> None:
-    """Writes text, shown as code."""
+    """Writes text that is shown as code."""
     indented = "\n".join(f"    {line}" for line in text.splitlines())
     with self._writer.as_default(step=step):
       summaries.text(name, indented)
@@ -45,7 +45,7 @@ class SummaryWriter:
   def images(
     self, images: Mapping[str, Any], step: int, labels: Mapping[str, str] | None = None
   ) -> None:
-    """Writes the first images of batches by name, with their descriptions."""
+    """Writes the first images of batches by name; `labels` are their descriptions."""
     with self._writer.as_default(step=step):
       for name, tensor in images.items():
         summaries.image(name, tensor, (labels or {}).get(name, ""))
@@ -60,14 +60,14 @@ class SummaryWriter:
   ) -> None:
     """Writes the first samples of a batch as the model sees them.
 
-    Images lie at 'seen/<path>', one a sample, and the table 'seen/samples' has all the
-    other values of the same samples, and the labels.
+    Images are at 'seen/<path>', one per sample. The table 'seen/samples' has the other
+    features and the labels of the same samples.
 
     Args:
       features: features of the model, [B, ...].
       labels: labels of the model, [B, ...], or None.
       step: step of the batch.
-      offsets: steps, or seconds, of a path's stack.
+      offsets: steps, or seconds, of the frames of a stack, by path.
     """
     images, texts = {}, {}
     for path, tensor in features.items():
@@ -87,7 +87,7 @@ class SummaryWriter:
 
   @contextlib.contextmanager
   def recording(self, step: tf.Tensor, is_due: tf.Tensor) -> Iterator[None]:
-    """Makes `tf.summary` calls inside write to this file at `step`, if it is due."""
+    """Makes `tf.summary` calls inside write to this file at `step`, if `is_due`."""
     with self._writer.as_default(step=step), tf.summary.record_if(is_due):
       yield
 

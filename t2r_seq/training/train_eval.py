@@ -39,7 +39,7 @@ from t2r_seq.training.summaries import SummaryWriter
 from t2r_seq.training.trainer import Trainer
 from t2r_seq.windows.dataset import WindowReport
 
-# A stop waits 50 ms at most.
+# 10 steps at 200 steps/s take 50 ms: the most that a stop waits for.
 _STEPS_PER_LOOP, _LOOPED_STEPS_PER_SECOND = 10, 200.0
 
 
@@ -54,17 +54,17 @@ class RunConfig:
     save_checkpoints_steps: steps between two checkpoints.
     keep_checkpoint_max: number of newest checkpoints to keep.
     log_every_n_steps: steps between two progress lines and TensorBoard points.
-    steps_per_loop: maximum train steps per `tf.function` call. A call ends early at a
-      step that is logged, saved or passed to a callback. SIGTERM waits for its end.
-      None: 10 if steps take less than 5 ms, otherwise 1.
-    jit_compile: compiles train steps with XLA; one replica only.
-    async_exports: exports in a thread, so that the training does not wait; needs the
-      memory of a second network.
+    steps_per_loop: maximum train steps per `tf.function` call. Calls do not cross steps
+      that are logged, saved or passed to a callback. SIGTERM waits for the end of a
+      call. None: 10 if steps take less than 5 ms, otherwise 1; on several workers 1.
+    jit_compile: whether to compile train steps with XLA; one replica only.
+    async_exports: whether to export in a thread, so that the training does not wait;
+      needs the memory of a second network. Not with several workers.
     strategy: a `tf.distribute` strategy; None: the current one.
     seed: seed of dropout and of the initial weights of a model that is not built yet.
       Input generators have separate seeds.
-    show_progress: shows progress on stderr: a bar on a terminal, otherwise lines. Off
-      if absl already logs to stderr.
+    show_progress: whether to show progress on stderr: a bar on a terminal, otherwise
+      lines, unless absl logs them.
   """
 
   save_checkpoints_steps: int = 1000
@@ -78,7 +78,7 @@ class RunConfig:
   show_progress: bool = True
 
   def __post_init__(self) -> None:
-    """Raises SpecError with all counts that are not integers of at least 1."""
+    """Raises SpecError if a count is not an integer of at least 1; lists all."""
     counts = {
       "save_checkpoints_steps": self.save_checkpoints_steps,
       "keep_checkpoint_max": self.keep_checkpoint_max,
@@ -105,10 +105,11 @@ def train_eval_model(
   use_continuous_eval: bool = False,
   run_config: RunConfig | None = None,
 ) -> dict[str, float]:
-  """Trains a model up to a global step, and evaluates and exports on the way.
+  """Trains a model up to a global step; evaluates and exports it meanwhile.
 
-  If `model_dir` has checkpoints, the run resumes from the newest. SIGTERM ends the
-  training at the next step, with a checkpoint; several workers end at once. After
+  If `model_dir` has checkpoints, the run resumes from the newest. SIGTERM or SIGHUP
+  ends the training after the current step, with a checkpoint. With several workers the
+  process dies instead, and the run resumes from its last checkpoint. After
   Tensor2Robot's function.
 
   Args:
@@ -118,20 +119,24 @@ def train_eval_model(
       (`MultiEvalInputGenerator`) give '<name>/<metric>' each, and their means.
     max_train_steps: the global step to stop at.
     model_dir: folder of checkpoints, event files, gin config and exports.
-    eval_steps: batches per evaluation at most; None for the whole eval set.
-    eval_throttle_secs: seconds between two evaluations at least. They follow a
-      checkpoint; the last step is always evaluated and exported.
+    eval_steps: maximum batches per evaluation; None for the whole eval set.
+    eval_throttle_secs: minimum seconds between two evaluations. They follow a
+      checkpoint; the last step is always evaluated and exported, unless a signal
+      stopped the run.
     create_exporters_fn: creates the exporters; None exports nothing.
     callbacks: called at steps, checkpoints, evaluations and exports; see `Callback`.
-    use_continuous_eval: does not train, but evaluates the checkpoints of a concurrent
-      training job up to `max_train_steps`; see `continuous_eval`.
-    run_config: checkpoints, logs, strategy, seed; None is a `RunConfig()`.
+    use_continuous_eval: whether to evaluate the checkpoints of a concurrent training
+      job, up to `max_train_steps`, instead of training; see `continuous_eval`.
+    run_config: checkpoints, logs, strategy, seed; None: `RunConfig()`.
   Returns:
-    The last evaluation's metrics (or the last training scalars without an eval
-    generator; neither after a stop), 'global_step' and 'was_stopped'.
+    'global_step', 'was_stopped', and unless it was stopped the last evaluation's
+    metrics; without metrics, the last training scalars.
   Raises:
-    SpecError: generator, model and checkpoint do not fit, or the data is bad.
-    checkpoints.NanLossError: a loss or gradient was not finite; checkpoints stay good.
+    SpecError: an argument is invalid; generator, model and checkpoint do not fit; the
+      data is bad; or another process trains in `model_dir`.
+    OSError: a checkpoint or an export cannot be written.
+    checkpoints.NanLossError: a loss or gradient was not finite; it is in no checkpoint.
+    KeyboardInterrupt: SIGINT, after saving a checkpoint.
   """
   config = run_config or RunConfig()
   generators = input_generator_train, input_generator_eval
@@ -193,11 +198,11 @@ def _prepare(
   config: RunConfig,
 ) -> Trainer:
   """Matches the model and its input, and builds the network."""
-  exported_feature_specs(model)  # What cannot be exported is not trained.
+  exported_feature_specs(model)  # Fails before training if it cannot be exported.
   train, evaluated = generators
   if train is not None:
     arguments.warn_of_invented_steps(model, train)
-    # Before async exports copy the model.
+    # Set before async exports copy the model.
     model.follow_periods(train.control_period, train.value_periods)
   arguments.follow_sources(model, train, evaluated)
   os.makedirs(model_dir, exist_ok=True)
@@ -250,7 +255,7 @@ def _finish(write_dir: str, step: int, is_trained: bool) -> None:
 
 
 class _Training:
-  """The loop: batches, steps, logs, checkpoints and the evaluations between."""
+  """The training loop: batches, steps, logs, checkpoints and evaluations."""
 
   def __init__(
     self,
@@ -265,7 +270,7 @@ class _Training:
     self._evaluation, self._config = evaluated, config
     self._last_step = max_train_steps
     self._steps_at_once = config.steps_per_loop or 1
-    # Several processes would have to agree.
+    # Several workers would have to agree on a number of steps.
     is_fixed = workers.is_multi_worker(run.trainer.strategy)
     self._is_adapted = config.steps_per_loop is None and not is_fixed
     self._is_warned = False
@@ -273,12 +278,12 @@ class _Training:
   def run(
     self, generator: AbstractInputGenerator | None
   ) -> tuple[dict[str, float], bool]:
-    """Runs the steps that are left.
+    """Runs the remaining steps.
 
     Args:
       generator: training batches; None trains nothing.
     Returns:
-      (the scalars of the last step, whether a signal stopped it).
+      (the scalars of the last step, if there was one; whether a signal stopped it).
     """
     run = self._run
     if generator is None:
@@ -309,12 +314,12 @@ class _Training:
     run, config, trainer = self._run, self._config, self._run.trainer
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))
     stack.enter_context(generator.explain_failures())
-    # Closed when the last checkpoint is saved: it may take its time.
+    # Closed after the last checkpoint is saved: closing the input may take long.
     closing = stack.enter_context(contextlib.ExitStack())
     stack.enter_context(self._checkpoints.saved_on_interrupt(signal))
     start = step = trainer.global_step
     start_step = self._start_step(generator)
-    with signal.waiting():  # A replay is connected to only now.
+    with signal.waiting():  # The input may connect to a replay here.
       dataset = trainer.distribute_training(generator, start_step)
     batches = closing.enter_context(stopping.Interruptible(dataset, generator.watch))
     self._screen.summary(run, generator, self._evaluation.input_generator)
@@ -323,16 +328,15 @@ class _Training:
     closing.callback(writer.close)
     trainer.write_summaries(writer, config.log_every_n_steps)
     run.write_to(writer)
-    closing.callback(
-      run.write_to, None
-    )  # Exports after the last step are reported, too.
+    # Callbacks of later evaluations and exports must not write to a closed file.
+    closing.callback(run.write_to, None)
     scalars: dict[str, float] = {}
     while step < self._last_step and not run.is_stopped:
       batches_of_loop = []
       for _ in range(1 if step == start else self._num_steps()):
         with signal.waiting():
           batch = progress.next_batch(batches)
-        # A generator whose `create_dataset` is its own gives pairs that are not joined.
+        # An overridden `create_dataset` may yield pairs instead of joined batches.
         batches_of_loop.append(batch if isinstance(batch, tuple) else (batch,))
       run.notify("before_step")
       result = trainer.train_steps(batches_of_loop)
@@ -351,13 +355,13 @@ class _Training:
         with progress.pause():
           self._save(signal)
           if not is_last:
-            # Cut short, it is as if it had never been due: the step is saved.
+            # A signal may interrupt the evaluation, as the step is saved already.
             with signal.waiting():
               self._evaluation.run_if_due()
     return scalars
 
   def _start_step(self, generator: AbstractInputGenerator) -> int:
-    """Returns the number of the batch to begin with."""
+    """Returns the number of the first batch."""
     strategy = self._run.trainer.strategy
     options = generator.position_options
     if options:
@@ -368,19 +372,19 @@ class _Training:
     return resume_batch(folder, self._run.step, options, is_chief)
 
   def _num_steps(self) -> int:
-    """Returns how many steps the next call runs: all that may be, or one."""
+    """Returns how many steps the next call runs: the maximum, or 1 near a boundary."""
     config = self._config
     intervals = [config.save_checkpoints_steps, config.log_every_n_steps]
     intervals += self._run.step_intervals
     at_once = min(self._steps_at_once, *intervals)
-    step = self._run.step if at_once > 1 else 0
+    step = self._run.step if at_once > 1 else 0  # Reading it waits for the device.
     gaps = [self._last_step - step, *(i - step % i for i in intervals)]
     return at_once if min(gaps) >= at_once else 1
 
   def _show_first(
     self, writer: SummaryWriter, batch: tuple[Any, ...], step: int
   ) -> None:
-    """Writes the first batch and the configuration."""
+    """Writes the first batch and gin's config; warns of unread bindings."""
     run = self._run
     seen = run.trainer.first_replica(batch)
     features, labels = seen if len(seen) > 1 else joint.split(seen[0])
@@ -392,7 +396,7 @@ class _Training:
       if s.is_stacked
     }
     writer.seen(features, labels, step, offsets)
-    # All that gin configures has been called by now.
+    # Everything that gin configures has been called by now.
     config = _save_operative_config(run.write_dir, step)
     writer.text("operative_config", config, step)
     arguments.warn_of_unread_bindings()
@@ -406,7 +410,7 @@ class _Training:
   ) -> None:
     step = self._run.step
     speed = progress.log(step, scalars["loss"])
-    if self._is_adapted:  # At high rates Python's part of a step counts.
+    if self._is_adapted:  # At high rates Python's overhead per call matters.
       is_fast = speed["steps_per_second"] >= _LOOPED_STEPS_PER_SECOND
       self._steps_at_once = _STEPS_PER_LOOP if is_fast else 1
     logged = {**scalars, **speed, **self._run.trainer.learning_rates}

@@ -16,14 +16,14 @@ from t2r_seq.training import workers
 from t2r_seq.training.summaries import SummaryWriter
 
 Scalars = dict[str, tf.Tensor]
-# AutoGraph is for the model: here it would only cost time.
+# AutoGraph is for the model's code: here it would only cost time.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Trainer:
   """Holds a model's variables, its optimizer and the global step, and runs steps.
 
-  Losses are means over a replica's part of the batch, which count by its size, so that
+  Losses are means over each replica's part of the batch, weighted by its size, so that
   a batch trains the same on any number of replicas.
   """
 
@@ -38,10 +38,10 @@ class Trainer:
     Args:
       model: a model, built or not.
       strategy: strategy for the variables and steps.
-      jit_compile: compiles the train step by XLA, once for each shape of batch; on
-        TPUs that is so in any case.
+      jit_compile: whether XLA compiles the train step, once for each shape of batch;
+        ignored on TPUs, where it always does.
     Raises:
-      SpecError: `jit_compile` on several replicas, which talk to each other in a step.
+      SpecError: `jit_compile` with several replicas, or the model cannot be built.
     """
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     self._is_compiled = jit_compile and not is_tpu
@@ -56,16 +56,16 @@ class Trainer:
     with strategy.scope():
       model.build()
       self._updates = model.create_updates()
-    # The steps count on the host; no replica needs a copy.
+    # Created outside of the scope: the host counts steps, replicas need no copy.
     self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False)
     model.follow_global_step(self._global_step)
     self._first_bad_step = tf.Variable(-1, dtype=tf.int64, trainable=False)
     # The part of the input that runs on the device; see the generator's `device_fn`.
     self.device_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None
-    # The last step's tensors of each example, by name, from all replicas.
+    # The last step's tensors of each example, by name, of all replicas.
     self.outputs: dict[str, Any] = {}
     self._summaries: tuple[SummaryWriter, int] | None = None
-    # Not inlined: copies of one random operation would all draw the same numbers.
+    # Not inlined: in a loop, copies of a random operation would draw equal numbers.
     self._train_fn = tf.function(
       self._train_step,
       jit_compile=self._is_compiled,
@@ -86,12 +86,12 @@ class Trainer:
 
   @property
   def learning_rate(self) -> float:
-    """The optimizer's present learning rate; of groups the first's."""
+    """The optimizer's present learning rate; with groups that of the first."""
     return float(tf.convert_to_tensor(self.optimizer.learning_rate))
 
   @property
   def learning_rates(self) -> dict[str, float]:
-    """The present 'learning_rate'; of groups 'learning_rate/<pattern>'."""
+    """The present 'learning_rate'; with groups 'learning_rate/<pattern>'."""
     return self._updates.learning_rates
 
   @property
@@ -101,9 +101,9 @@ class Trainer:
     return None if step < 0 else step
 
   def checkpoint(self) -> tf.train.Checkpoint:
-    """Returns the checkpoint of all state: step, weights, optimizer, averages.
+    """Returns the checkpoint of all state: step, weights, optimizer, averages, sums.
 
-    Its keys of weights are their names: 'model/tower/dense/kernel'.
+    The keys of weights are their names, such as 'model/tower/dense/kernel'.
     """
     state: dict[str, Any] = {
       "global_step": self._global_step,
@@ -121,11 +121,13 @@ class Trainer:
     return tf.train.Checkpoint(**state)
 
   def write_summaries(self, writer: SummaryWriter, every_n_steps: int) -> None:
-    """Gives the model's own `tf.summary` calls a place to write to, in train steps.
+    """Sets the writer of the model's own `tf.summary` calls in train steps.
+
+    Call it before the first step. With `jit_compile` they write nothing.
 
     Args:
-      writer: open as long as steps are run; call this before the first of them.
-      every_n_steps: they write at steps that this divides.
+      writer: the writer, open as long as steps are run.
+      every_n_steps: they write at multiples of this step.
     """
     self._summaries = writer, every_n_steps
 
@@ -192,7 +194,7 @@ class Trainer:
     return scalars
 
   def train_steps(self, batches: Sequence[tuple[Any, ...]]) -> Scalars:
-    """Runs several training steps with one call, which saves Python's part of them.
+    """Runs several training steps with one call, to save Python's overhead.
 
     Args:
       batches: batches, one for each step; the arguments of `train_step`.
@@ -208,8 +210,8 @@ class Trainer:
     """Runs the model on one eval batch.
 
     Returns:
-      (sums over the batch of each metric times its examples, sums of the model's
-      tallies, examples in the batch).
+      (each metric's mean times the number of examples, sums of the model's tallies,
+      number of examples in the batch).
     """
     return self._eval_fn(features, labels)
 
@@ -217,9 +219,9 @@ class Trainer:
   def _train_loop(
     self, batches: Sequence[tuple[Any, ...]]
   ) -> list[tuple[Scalars, dict[str, Any]]]:
-    # Calls of one function, which is traced once; they take their turns. All results
-    # are returned, or TensorFlow would make two functions of it, each with numbers of
-    # its own for a random operation.
+    # All calls are of one function, traced once, and run in order. All results are
+    # returned: otherwise TensorFlow would specialize it into two functions, in which
+    # random operations count separately.
     return [self._train_fn(*batch) for batch in batches]
 
   def _train_step(self, *batch: Any) -> tuple[Scalars, dict[str, Any]]:
@@ -241,7 +243,7 @@ class Trainer:
 
   @_no_autograph
   def _update_if_due(self) -> tf.Tensor:
-    """Applies accumulated gradients; returns how many steps were bad."""
+    """Applies accumulated gradients if due; returns on how many replicas it was bad."""
 
     def update() -> tf.Tensor:
       is_bad = self.strategy.run(self._replica_update)
@@ -297,10 +299,10 @@ class Trainer:
   def _take_gradients(
     self, gradients: Sequence[Any], scale: tf.Tensor | None
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Applies the gradients of a loss that was multiplied by `scale`, or adds them up.
+    """Applies, or accumulates, the gradients of a loss that was multiplied by `scale`.
 
     Returns:
-      (norm of the gradients applied last, whether it was bad).
+      (norm of the gradients applied last, whether this step applied bad ones).
     """
     unscaled = self._updates.unscale(gradients, scale)
     if self._updates.accumulation_steps > 1:
@@ -319,12 +321,12 @@ class Trainer:
   def _update(
     self, gradients: Sequence[Any], scale: tf.Tensor | None
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Applies unscaled gradients of each replica's part.
+    """Sums unscaled gradients over replicas and applies them.
 
     Returns:
-      (norm of their sum, whether the step is bad). It is bad if the sum is not finite;
-      but where the optimizer leaves out steps whose scaled gradients overflow, such a
-      step is bad only if it can't scale less.
+      (norm of the sum, whether the step is bad). It is bad if the sum is not finite. If
+      the optimizer skips such steps and lowers the loss scale, it is bad only at a
+      scale of at most 1.
     """
     gradients = self._updates.sum_gradients(gradients)
     norm = tf.linalg.global_norm(gradients)
@@ -349,7 +351,7 @@ class Trainer:
   ) -> tuple[Scalars, Scalars, tf.Tensor]:
     count = _num_examples(features)
     metrics, tallies = self.model.eval_metrics(features, labels)
-    # The mean of an empty part is not a number, and counts for nothing.
+    # The mean of an empty part is NaN, and must count as 0.
     sums = {
       name: tf.where(count > 0, tf.cast(value, tf.float32) * count, 0.0)
       for name, value in metrics.items()
@@ -378,7 +380,7 @@ def _share_of_mean(value: Any, share: tf.Tensor | None) -> tf.Tensor:
 
 
 def _nest(variables: Mapping[str, tf.Variable]) -> dict[str, Any]:
-  """Makes dicts in dicts of names with slashes."""
+  """Nests variables in dicts by the parts of their names."""
   tree: dict[str, Any] = {}
   for name, variable in variables.items():
     *scopes, leaf = name.split("/")

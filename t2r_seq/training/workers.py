@@ -1,4 +1,4 @@
-"""Several devices and workers: strategies, the worker that writes, and decisions."""
+"""Several devices and workers: strategies, the chief and its decisions, the lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-  """Whether this process is the one that writes; true without other workers."""
+  """Whether this process writes the run's files; true without other workers."""
   if not is_multi_worker(strategy):
     return True
   resolver = strategy.cluster_resolver
@@ -37,10 +37,10 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def of_chief(strategy: tf.distribute.Strategy, number: int | None) -> int | None:
-  """Returns the chief's number, at least 0 or None, in every worker.
+  """Returns the chief's `number`, at least 0 or None, in every worker.
 
-  Clocks and folders differ between workers, and a step that only some of them take
-  part in would hang. All of them must call this.
+  All workers must call it. Clocks and folders differ between workers, and an operation
+  that only some of them run would hang.
   """
   if not is_multi_worker(strategy):
     return number
@@ -68,8 +68,10 @@ def chief_says(strategy: tf.distribute.Strategy, flag: bool) -> bool:
 def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSignal]:
   """Listens to SIGTERM, SIGHUP and SIGINT, unless there are other workers.
 
-  Other workers would wait without end for a stopped one; if it dies instead, they get
-  an error at once.
+  Other workers would wait forever for a stopped one; if it dies, they get an error.
+
+  Raises:
+    KeyboardInterrupt: SIGINT ended a wait, in place of `Stopped`.
   """
   signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
   heard = () if is_multi_worker(strategy) else signals
@@ -86,17 +88,18 @@ def stop_signal(strategy: tf.distribute.Strategy) -> Iterator[stopping.StopSigna
 def own_folder(
   strategy: tf.distribute.Strategy, folder: str, is_shared: bool = False
 ) -> Iterator[str]:
-  """Gives the chief `folder`, and every other worker a temporary one.
+  """Yields `folder` in the chief, which locks it, and a temporary folder in others.
 
   All workers take part in saving, since some variables are gathered from all of them;
-  the files of the others are deleted.
+  the temporary folders are deleted.
 
   Args:
     strategy: strategy of the run.
     folder: folder of the run, which exists.
-    is_shared: this run writes nothing that another could write, too.
+    is_shared: whether other processes may write to the folder: takes no lock.
   Raises:
-    SpecError: another run writes to the folder.
+    SpecError: another process has the lock.
+    OSError: the lock file cannot be written.
   """
   if not is_chief(strategy):
     with tempfile.TemporaryDirectory() as temporary:
@@ -114,8 +117,9 @@ def _lock(folder: str) -> files.FileLock | None:
   def refusal(holder: str) -> errors.SpecError:
     return errors.SpecError(
       f"train_eval_model: model_dir: expected no other process to train in {folder}, "
-      f"got {holder}. Wait for it, or use another folder. (What only evaluates a run "
-      "may do so beside it: input_generator_train=None and create_exporters_fn=None.)"
+      f"got {holder}. Wait for it, or use another folder. (A process that only "
+      "evaluates may run beside it: input_generator_train=None and "
+      "create_exporters_fn=None.)"
     )
 
   try:
@@ -133,10 +137,10 @@ def _lock(folder: str) -> files.FileLock | None:
 def create_mirrored_strategy(
   devices: Sequence[str] | None = None,
 ) -> tf.distribute.Strategy:
-  """Creates a strategy of several devices of this machine, with a replica on each.
+  """Creates a strategy with a replica on each of several devices of this machine.
 
   Args:
-    devices: such as ['GPU:0', 'GPU:1']; None for all GPUs, or the CPU.
+    devices: such as ['GPU:0', 'GPU:1']; None for all GPUs, or the CPU if there is none.
   """
   return tf.distribute.MirroredStrategy(None if devices is None else list(devices))
 
@@ -145,14 +149,14 @@ def create_mirrored_strategy(
 def create_multi_worker_mirrored_strategy(
   communication: str = "auto",
 ) -> tf.distribute.Strategy:
-  """Creates a strategy of several machines, each described by its `TF_CONFIG`.
+  """Creates a strategy of several machines, which `TF_CONFIG` on each describes.
 
-  Call it before anything else of TensorFlow: in gin, bind it in front of the model.
+  Call it before any other use of TensorFlow; in gin, bind it before the model.
 
   Args:
     communication: 'auto', 'ring' or 'nccl'.
   Raises:
-    SpecError: there is no such communication, or TensorFlow is in use already.
+    SpecError: `communication` is unknown, or TensorFlow is in use already.
   """
   if communication not in _COMMUNICATIONS:
     raise errors.SpecError(
@@ -174,10 +178,10 @@ def create_multi_worker_mirrored_strategy(
 
 @gin.configurable
 def create_tpu_strategy(tpu: str = "") -> tf.distribute.Strategy:
-  """Creates a strategy of a TPU, which it connects to and initializes.
+  """Connects to a TPU and initializes it; returns its strategy.
 
   Args:
-    tpu: name or address of the TPU; 'local' on its own machine; '': from the
+    tpu: name or address of the TPU; 'local' on the TPU's own machine; '': from the
       environment.
   Raises:
     SpecError: no TPU is found.
