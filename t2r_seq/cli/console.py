@@ -1,7 +1,7 @@
 """Shared by commands: gin options, specs by name, failures and tables.
 
-A mistake in a config, a file or a call of the library gets its message; any other error
-may be a bug, and its traceback is what helps.
+For a mistake in a config, a file or a call of the library only the message is printed.
+Any other error may be a bug and has its traceback.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _LIBRARY_ERRORS = (ArithmeticError, RuntimeError, ValueError)
 
 
 class UsageError(Exception):
-  """A command that cannot be carried out as it was given."""
+  """A command line that is invalid."""
 
 
 def is_expected(error: BaseException) -> bool:
   """Whether to print an error as one message, without a traceback.
 
-  Expected are: misfitting data, missing files and packages, TensorFlow's file errors, a
-  wrong command or config, and errors that this library or gin raises on purpose. Other
-  errors of TensorFlow, and errors of a user's model, are not.
+  Expected are: data that does not fit, missing files and packages, TensorFlow's file
+  errors, a wrong command or config, and errors that this library or gin raises on
+  purpose. Other errors of TensorFlow, and errors of a user's model, are not.
   """
   if isinstance(error, (errors.SpecError, ImportError, OSError, UsageError)):
     return True
@@ -59,7 +59,7 @@ def is_expected(error: BaseException) -> bool:
 def message(error: BaseException) -> str:
   """Returns the error's message without gin's call stack.
 
-  It is one line, unless the error lists several mismatches, one per line.
+  It is one line, except for a SpecError that lists several mismatches, one per line.
   """
   text = _GIN_CALLS.sub("", str(error)).strip()
   near = gin_registry.hint(text)
@@ -76,12 +76,12 @@ def message(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-  """Escapes control characters: names come from files of others."""
+  """Escapes control characters: names may come from untrusted files."""
   return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def show(text: object) -> None:
-  """Prints a text in which names of others may be."""
+  """Prints a text that may contain names from untrusted files."""
   print(printable(str(text)))
 
 
@@ -103,7 +103,7 @@ def _is_tensorflow_file_error(error: BaseException) -> bool:
 
 
 def _raised_in(traceback: types.TracebackType | None) -> str:
-  """Returns the name of the module that an error was raised in."""
+  """Returns the name of the module in which an error was raised."""
   name = ""
   while traceback is not None:
     name = str(traceback.tb_frame.f_globals.get("__name__", ""))
@@ -112,11 +112,11 @@ def _raised_in(traceback: types.TracebackType | None) -> str:
 
 
 def load_tensorflow() -> None:
-  """Loads TensorFlow, and shows its libraries' output only if that fails.
+  """Loads TensorFlow, and searches for GPUs, without the output of its libraries.
 
-  They write to the process's stderr before any of their settings is read, and would
-  bury a command's one line. So does the search for GPUs: it is made here, and its
-  output is shown if the machine has one that is not found.
+  They write to the process's stderr before they read any settings, and would bury a
+  command's own output. It is shown if loading fails, or if the machine has a GPU that
+  TensorFlow does not find. Raises ImportError if TensorFlow is not installed.
   """
   if "tensorflow" not in sys.modules:
     with silent_libraries() as notes:
@@ -131,15 +131,16 @@ def load_tensorflow() -> None:
         ) from error
       has_gpu = bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
       notes.is_shown = has_gpu and not tf.config.list_physical_devices("GPU")
-  # TensorFlow has made the logger, which warns of features by their names.
+  # TensorFlow has created the logger; its warnings may name features of files.
   logging.getLogger("absl").addFilter(_escape)
 
 
 @contextlib.contextmanager
 def silent_libraries() -> Iterator[types.SimpleNamespace]:
-  """Holds back libraries' output to the process's stderr, past Python.
+  """Captures what libraries write to the process's stderr, file descriptor 2.
 
-  It is shown if an unexpected error ends the block, or if `is_shown` is set.
+  It is printed at the end if an unexpected error ends the block, or if `is_shown` of
+  the yielded namespace is set.
   """
   sys.stderr.flush()
   original, notes = os.dup(2), types.SimpleNamespace(is_shown=False)
@@ -173,9 +174,9 @@ def _is_no_note(record: logging.LogRecord) -> bool:
 def allow_project_code() -> None:
   """Adds the current folder to the end of the import path.
 
-  For commands that import a project's code, after TensorFlow and this library are
-  loaded: their optional imports are not looked for there. A folder of data may be
-  somebody else's, and hold a `tensorflow.py`.
+  Call it to import a project's code, after TensorFlow and this library are loaded, so
+  that their optional imports are not searched there: a folder of data may be somebody
+  else's, and contain a `tensorflow.py`.
   """
   folder = os.getcwd()
   if folder not in sys.path:
@@ -198,12 +199,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs="+",
     action="extend",
     default=[],
-    help="single bindings on top, e.g. 'train_eval_model.max_train_steps = 100'",
+    help="bindings after the files, e.g. 'train_eval_model.max_train_steps = 100'",
   )
 
 
 def load_configurables() -> None:
-  """Imports all modules that register with gin; nothing else should wait for it."""
+  """Imports all modules that register with gin, which takes seconds."""
   load_tensorflow()
   from t2r_seq import (
     actors,
@@ -225,7 +226,8 @@ def parse(args: argparse.Namespace) -> None:
   They may import modules of the current folder.
 
   Raises:
-    UsageError: neither was given, or one is not gin; quotes it.
+    UsageError: neither is given; see also `read_gin`.
+    Exception: see `read_gin`; or gin's, for undefined macros and references.
   """
   if not args.gin_configs and not args.gin_bindings:
     raise UsageError(
@@ -245,8 +247,8 @@ def read_gin(args: argparse.Namespace) -> None:
   Args:
     args: arguments with `gin_configs` and `gin_bindings`.
   Raises:
-    UsageError: a binding is not gin; quotes it.
-    Exception: any that gin raises for a config that it cannot read.
+    UsageError: a binding or a file is not gin, or a parameter is unknown; quotes it.
+    Exception: another error of gin for a config that it cannot read.
   """
   load_configurables()
   import gin
@@ -275,7 +277,7 @@ def read_gin(args: argparse.Namespace) -> None:
 
 
 def _culprit(error: Exception, bindings: Sequence[str]) -> str:
-  """Returns the binding that gin cannot read; where unknown, all of them."""
+  """Returns the binding that gin cannot read; if unknown, all of them."""
   line = (getattr(error, "text", None) or "").strip()
   for binding in bindings:
     if line and line in binding:
@@ -288,7 +290,7 @@ def _culprit(error: Exception, bindings: Sequence[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-  """Returns gin's reason, without its count of the lines of all bindings."""
+  """Returns gin's reason, without its line numbers, which count all bindings."""
   text = str(getattr(error, "msg", None) or error.args[0])
   return " ".join(text.split()).rstrip(".")
 
@@ -304,7 +306,8 @@ def configures_model(args: argparse.Namespace, config_path: str | None = None) -
     args: arguments with `gin_configs`, `gin_bindings` and `no_model`.
     config_path: the config that an export keeps, used if no other is given.
   Raises:
-    UsageError: a given config has no model, or is not used.
+    UsageError: a given config has no model, or `no_model` is set with a config.
+    Exception: see `parse`.
   """
   import gin
 
@@ -334,7 +337,7 @@ def create_model() -> Any:
   """Creates the model of the training, by gin."""
   import gin
 
-  # A copy is how gin makes an object of a reference.
+  # gin makes the object of a reference when the reference is copied.
   return copy.deepcopy(gin.query_parameter(_MODEL))
 
 
@@ -366,12 +369,14 @@ def load_window_specs(source: str) -> tuple[Any, Any]:
   """Loads specs with their time offsets; `load_specs` flattens them.
 
   Args:
-    source: 'module:name', where the name is a spec structure or a function without
-      arguments that returns one; or the path of a .pbtxt or .json file.
+    source: 'module:name' of a spec structure, or of a function without arguments that
+      returns one; or the path of a .pbtxt or .json file.
   Returns:
     The feature specs and the label specs (None unless it is a .pbtxt).
   Raises:
-    UsageError: no such module or name, or the source has another form.
+    UsageError: the module has no such name, or the source has another form.
+    ImportError: the module cannot be imported.
+    OSError: the file cannot be read.
     SpecError: the source has no valid spec structure, or no specs.
   """
   from t2r_seq import specs
@@ -410,8 +415,8 @@ def load_store_specs(source: str) -> Any:
   for path, spec in specs.flatten_spec_structure(labels or {}).items():
     if path in joined and not joined[path].is_identical_to(spec):
       raise UsageError(
-        f"--spec: {source}: {path} is a feature and a label, of different specs. A "
-        "store has one column of a path."
+        f"--spec: {source}: {path} is a feature and a label with different specs. A "
+        "store has one column for a path."
       )
     joined[path] = spec
   return joined
@@ -420,14 +425,14 @@ def load_store_specs(source: str) -> Any:
 def reject_options(
   args: argparse.Namespace, allowed: Collection[str], reason: str
 ) -> None:
-  """Raises a UsageError that names the given options beside `allowed`, and a reason."""
+  """Raises UsageError for given options that are not in `allowed`, with a reason."""
   others = {*vars(args)} - {*allowed, "debug", "help"}
   if given := given_options(args, others):
     raise UsageError(f"{', '.join(given)}: no effect {reason}.")
 
 
 def given_options(args: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-  """Returns the values of those of the options that differ from their defaults."""
+  """Returns the values of options that differ from their defaults, by '--name'."""
   return {
     option.option_strings[-1]: getattr(args, option.dest)
     for option in args.parsers[args.command]._actions
@@ -437,7 +442,7 @@ def given_options(args: argparse.Namespace, names: Collection[str]) -> dict[str,
 
 
 def option_words(args: argparse.Namespace, names: Collection[str]) -> list[str]:
-  """Returns those of the options that are given, as words of a command."""
+  """Returns the given options among `names`, as words of a command line."""
   words: list[str] = []
   for option, value in given_options(args, names).items():
     values = value if isinstance(value, list) else [value] * (value is not True)
@@ -448,18 +453,18 @@ def option_words(args: argparse.Namespace, names: Collection[str]) -> list[str]:
 def add_robot(parser: argparse.ArgumentParser) -> None:
   """Adds the choice of a robot of an export."""
   parser.add_argument(
-    "--robot", metavar="NAME", help="that acts, of an export of several robots"
+    "--robot", metavar="NAME", help="the robot that acts, if the export has several"
   )
 
 
 def load_export(
   export_dir: str, allow_nan: bool = True, robot: str | None = None
 ) -> Any:
-  """Returns a predictor with the newest export of a folder, or the folder that is one.
+  """Returns a predictor of an export, or of the newest one of a folder.
 
-  `allow_nan` accepts features with NaN or infinity, as recorded data may have them.
-  `robot` is one of an export of several.
-  Raises UsageError if there is no export, or the newest is damaged.
+  Raises:
+    UsageError: there is no export, or the newest is damaged.
+    SpecError: the export does not have the robot, or needs one.
   """
   from t2r_seq import policies
 
@@ -481,7 +486,12 @@ def load_export(
 
 
 def load_object(option: str, source: str, forms: str = "MODULE:NAME") -> Any:
-  """Returns the object of 'module:name'; modules of the current folder count."""
+  """Returns the object of 'module:name'; the module may be in the current folder.
+
+  Raises:
+    UsageError: `source` has another form, or the module has no such name.
+    ImportError: the module cannot be imported.
+  """
   module_name, separator, name = source.partition(":")
   if not (module_name and separator and name):
     raise UsageError(f"{option} takes {forms}, got '{source}'.")
@@ -503,13 +513,13 @@ def format_table(
   numbers: Collection[str] = (),
   is_narrow: bool = False,
 ) -> str:
-  """Aligns rows under their header.
+  """Returns rows aligned under their header.
 
   Args:
     header: the names of the columns.
-    rows: rows of one cell per column.
+    rows: rows with one cell per column.
     numbers: the columns that are aligned on the right.
-    is_narrow: shortens the first column to fit the width.
+    is_narrow: shortens the first column so that a row fits into `WIDTH`.
   """
   table = [list(header), *[[printable(cell) for cell in row] for row in rows]]
   widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
@@ -533,7 +543,7 @@ def count(number: int, noun: str) -> str:
 
 
 def fill(text: str, indent: int = 2, hanging: int = 4) -> str:
-  """Wraps a text; its first line has another indent than the following ones."""
+  """Wraps a text at `WIDTH`; `hanging` indents all lines but the first."""
   return textwrap.fill(
     text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * hanging,
     break_long_words=False, break_on_hyphens=False,
@@ -549,7 +559,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def format_value(value: Any) -> str:
-  """Returns an array's numbers, or for a large one its shape and range."""
+  """Returns an array's numbers or texts; for many numbers dtype, shape and range."""
   value = np.asarray(value)
   if value.dtype.kind in "SUO":
     return str(to_json(value))
@@ -569,7 +579,7 @@ def format_value(value: Any) -> str:
 
 
 def to_json(value: Any) -> Any:
-  """Returns an array as values of JSON; bytes become text."""
+  """Returns an array as JSON values; bytes become text."""
   value = np.asarray(value)
   if value.dtype.kind in "SUO":
     texts = np.frompyfunc(_to_text, 1, 1)(value.astype(object))

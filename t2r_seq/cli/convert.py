@@ -22,23 +22,23 @@ DESCRIPTION = """Converts episodes from any format that is read to any that is w
   t2r_seq convert monday tuesday week.lerobot --drop debug --rename arm=state
   t2r_seq convert low_dim.hdf5 my_store --filter successful --split train=0.9,eval=0.1
 
-Several sources are joined. A conversion to a store or to TFRecord shards that was
-killed resumes when the command is given again; others start again. --verify reads both
-sides of a complete conversion, and compares every value."""
+Several sources are joined. A killed conversion to a store or to TFRecord shards resumes
+when the command is given again; others start again. --verify reads both sides of a
+complete conversion, and compares every value."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   add = parser.add_argument
   add("sources", metavar="SRC", nargs="+", help="data sets to read; may be patterns")
-  add("destination", metavar="DST", help="the data set to write")
+  add("destination", metavar="DST", help="path of the data set to write")
   kinds = (("from", "SRC", sources.SOURCE_KINDS), ("to", "DST", sources.KINDS))
   for name, where, choices in kinds:
     add(
       f"--{name}",
       dest=f"{name}_format",
       choices=choices,
-      help=f"the format of {where}, if its contents or its name do not show it",
+      help=f"the format of {where}, if its name and contents do not show it",
     )
   add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_bounds(parser)
@@ -54,36 +54,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="OLD=NEW",
     nargs="+",
     action="extend",
-    help="new names of paths, and of all paths below them",
+    help="rename a path, and all paths below it",
   )
   add(
     "--decode_images",
     action="store_true",
-    help="turn encoded images into pixels; otherwise their bytes are kept",
+    help="decode images to pixels; otherwise their encoded bytes are copied",
   )
   add(
     "--cast",
     metavar="NAME=DTYPE",
     nargs="+",
     action="extend",
-    help="float64=float32 for all numbers of a dtype, or a path and another dtype",
+    help="a dtype and its replacement, float64=float32; or a path and its new dtype",
   )
   add(
     "--allow_nan",
     action="store_true",
-    help="accept NaN and infinity in what goes into a store",
+    help="accept NaN and infinity in values for a store",
   )
   add("--num_shards", type=int, metavar="N", help="TFRecord files to write (1)")
   add(
     "--compression",
     choices=("GZIP", "ZLIB", "gzip"),
     help="of TFRecord files, if their suffixes do not show it (.gz, .zz); "
-    "gzip: of the observations in an HDF5 file",
+    "gzip: of the observations in an HDF5 file to write",
   )
   add(
     "--split",
     metavar="SPLIT",
-    help="train=0.9,eval=0.1 deals the episodes to splits at random, which are kept; "
+    help="train=0.9,eval=0.1 assigns episodes to splits at random, which DST stores; "
     "a name reads only that split of SRC",
   )
   add("--seed", type=int, help="seed of the random split (0)")
@@ -92,12 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--resample",
     choices=("hold", "nearest"),
-    help="value that columns on other clocks have at a step: the last, or the nearest",
+    help="value of columns on other clocks at a step: the last (hold) or the nearest",
   )
   add(
     "--filter",
     metavar="KEY",
-    help="read only this split of SRC, such as a filter key of robomimic",
+    help="read only this split of SRC, also with shares in --split",
   )
   sources.add_episodes(parser)
   sources.add_frames(parser)
@@ -105,20 +105,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--keep_videos",
     action="store_true",
-    help="copy the videos of LeRobot to a store without decoding them",
+    help="copy LeRobot's videos to a store without decoding them",
   )
   add(
     "--verify",
     action="store_true",
-    help="convert nothing: read both sides and compare every value",
+    help="convert nothing: compare all values of SRC, by its recorded options, and DST",
   )
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
-  """Adds the options for writing LeRobot."""
   group = parser.add_argument_group("options for writing LeRobot")
   add = group.add_argument
-  add("--fps", type=float, help="steps per second, if the source has no rate")
+  add("--fps", type=float, help="steps per second; a rate of the source must equal it")
   add("--task", metavar="TEXT", help="task text for episodes without one")
   add(
     "--video_codec",
@@ -139,8 +138,8 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
   )
 
 
-# Options of `convert.convert` that have the names of arguments. Flags that are not set
-# are left out, because not every format has them.
+# Arguments that are options of `convert.convert`. Those not given are left out, as not
+# every format has them.
 _OPTIONS = (
   *("episode_key", "first_key", "last_key", "episode_per_file", "layout"),
   *("drop", "rename", "cast", "decode_images", "split", "filter", "seed"),
@@ -194,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _files(names: Sequence[str]) -> str:
-  """Renders the names of files; of many, the first and the last."""
+  """Renders the names of files; if they are many, the first and the last."""
   if len(names) <= 2:
     return " and ".join(names)
   return f"{names[0]} .. {names[-1]} ({len(names)} files)"

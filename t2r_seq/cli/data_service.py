@@ -17,18 +17,18 @@ from t2r_seq.serving import listening
 SUMMARY = "run the dispatcher or a worker of a tf.data service"
 DESCRIPTION = """Runs a server of a tf.data service until SIGTERM.
 
-One dispatcher shares the work out, as many workers as you like do it, on this machine:
+One dispatcher distributes the work among any number of workers, on this machine:
 
   t2r_seq data-service dispatcher --port 5050
   t2r_seq data-service worker --dispatcher localhost:5050
 
-or on others that see the same files. Then name an address to listen on, but in a
-private network only: a client of a server can have it read and write files.
+or on others that see the same files. For those name an address to listen on, in a
+private network only: any client of a server can make it read and write files.
 
   t2r_seq data-service dispatcher --port 5050 --listen 10.0.0.5
   t2r_seq data-service worker --dispatcher 10.0.0.5:5050 --listen 10.0.0.6
 
-A training program reads through them by `DataService.address = ...` in gin."""
+A training reads through them if gin binds `DataService.address = ...`."""
 
 _RETRY_SECONDS = 0.5
 _MAX_PORT = 2**16 - 1
@@ -60,13 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help=f"address to listen on; {listening.EVERYWHERE}: all interfaces; default: "
     "localhost only",
   )
-  add("--host", help="worker: the address that others connect to, if not --listen")
+  add("--host", help="worker: address that others connect to; default: --listen")
   add(
     "--heartbeat",
     type=float,
     metavar="SECONDS",
     default=10.0,
-    help="worker: how often it reports to the dispatcher; default: 10",
+    help="worker: time between two reports to the dispatcher; default: 10",
   )
   add(
     "--work_dir",
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=float,
     metavar="SECONDS",
     default=60.0,
-    help="dispatcher: drops a worker that is silent this long; use several heartbeats; "
+    help="dispatcher: time without a heartbeat after which a worker is dropped; "
     "default: 60",
   )
 
@@ -158,7 +158,7 @@ def _dispatcher(args: argparse.Namespace) -> Any:
       work_dir=args.work_dir,
       fault_tolerant_mode=args.work_dir is not None,
       worker_timeout_ms=int(args.worker_timeout * 1000),
-      # How often it looks; its own default is ten minutes, in which a job would wait.
+      # It looks for lost workers this often. Its default, ten minutes, blocks jobs.
       job_gc_check_interval_ms=max(1, int(args.worker_timeout * 500)),
     )
   )
@@ -172,7 +172,7 @@ def _worker(args: argparse.Namespace) -> Any:
   return service.WorkerServer(
     service.WorkerConfig(
       dispatcher_address=args.dispatcher.removeprefix("grpc://"),
-      # %port% is TensorFlow's word for the port that it has chosen.
+      # TensorFlow replaces %port% by the port that it listens on.
       worker_address=f"[{host}]:%port%" if ":" in host else f"{host}:%port%",
       port=args.port,
       heartbeat_interval_ms=int(args.heartbeat * 1000),

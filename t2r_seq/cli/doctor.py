@@ -1,4 +1,4 @@
-"""`t2r_seq doctor`: finds what is damaged, and saves what is not."""
+"""`t2r_seq doctor`: finds damage in data sets, and salvages what is good."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
   from t2r_seq.errors import Problem, Report, Salvaged
 
 SUMMARY = "find what is damaged in a store or in TFRecord files, and salvage the rest"
-DESCRIPTION = """Finds faults of a store, of TFRecord files, or of another data set.
+DESCRIPTION = """Finds damage in a store, in TFRecord files, or in another data set.
 
 It verifies the lengths, offsets and checksums of a store; the frames and checksums of
 TFRecord files, and whether each record can be parsed: shapes, image sizes, lengths that
 disagree. In every format it reports NaN, infinities and time stamps that run backwards.
-It exits with 0 when all is right, and with 1 when something is not: it names the place.
-The data is only read; --salvage copies what is good.
+It exits with 1 if it finds a problem, and names the place; otherwise with 0. The data
+is only read; --salvage copies what is good.
 
   t2r_seq doctor data/my_store
   t2r_seq doctor data/my_store --salvage data/saved_store
@@ -36,49 +36,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--spec",
     metavar="SPEC",
-    help="what records must fit (by default what most seem to have); of a store, what "
-    f"it was created with, if its store.json is damaged: {console.FORMS}",
+    help="specs that records must fit (by default those of most records); or those of "
+    f"a store whose store.json is damaged: {console.FORMS}",
   )
   add(
     "--schema",
     type=int,
     metavar="N",
-    help="of TFRecord files without --spec: judge by the records of the Nth schema (1)",
+    help="of TFRecord files without --spec: compare records with the Nth most frequent "
+    "schema (1)",
   )
   sources.add_opening(parser)
-  add("--salvage", metavar="OUT", help="copy what is good to a new store, or folder")
+  add("--salvage", metavar="OUT", help="copy what is good to a new store or folder")
   add(
     "--lenient",
     action="store_true",
     help="store: also salvage readable episodes without a valid checksum",
   )
-  add("--allow_nan", action="store_true", help="NaN and infinities are not problems")
+  add("--allow_nan", action="store_true", help="accept NaN and infinity")
   add(
     "--time_key",
     action="append",
     default=[],
     metavar="NAME",
-    help="a feature, or path, of time stamps, which must not run backwards; those that "
-    "are called time or timestamp, and clocks/<topic> of MCAP, are looked at anyway",
+    help="a feature, or path, of time stamps, which must not run backwards; can be "
+    "repeated. Those with such a name (time, timestamp, stamp_ns ...), and "
+    "clocks/<topic> of MCAP, are always checked",
   )
   add(
     "--max_shown",
     type=int,
     default=20,
     metavar="N",
-    help="how many bad records, episodes or files of a kind are shown (20)",
+    help="number of bad records, episodes or files of a kind to show (20)",
   )
 
 
 def run(args: argparse.Namespace) -> int:
-  """Prints what is wrong, and what was salvaged."""
+  """Prints the problems, and what was salvaged."""
   folders = [source for source in args.sources if os.path.isdir(source)]
   if folders and len(args.sources) > 1:
     raise console.UsageError(
       f"expected one store, or TFRecord files, got {' '.join(args.sources)}; "
       f"{folders[0]} is a folder."
     )
-  # A store without its store.json can be checked and salvaged, too.
+  # By its segments: a store without store.json can be checked and salvaged.
   is_store = any(os.path.isdir(os.path.join(name, "segments")) for name in folders)
   _check_options(args, bool(folders))
   if not is_store:
@@ -105,7 +107,7 @@ def _check_options(args: argparse.Namespace, is_folder: bool) -> None:
     raise console.UsageError("--schema is for TFRecord files without --spec.")
   if args.salvage == "":
     raise console.UsageError("--salvage: expected a path, got ''.")
-  if args.salvage:  # Before all is read, which may take hours.
+  if args.salvage:  # Checked before the data is read, which may take hours.
     from t2r_seq import files
 
     files.check_vacant("--salvage", args.salvage, console.UsageError)
@@ -169,7 +171,6 @@ def _describe_salvage(saved: Salvaged, max_shown: int) -> Iterator[str]:
 
 
 def _render(report: Report, max_shown: int) -> Iterator[str]:
-  """Yields the parts of a report: problems by kind, paths and notes."""
   total = console.count(sum(report.counts.values()), report.unit)
   heading = f"{report.path}: {total}, {report.num_bad:,} bad"
   if report.num_bytes:

@@ -1,4 +1,4 @@
-"""`t2r_seq evaluate`: how good a policy is in an environment, and how sure that is."""
+"""`t2r_seq evaluate`: success and return of policies in an environment."""
 
 from __future__ import annotations
 
@@ -22,71 +22,71 @@ prints success and return with 95 % intervals.
     --env_options '{"obs_type": "pixels_agent_pos"}'
 
 Observations are matched to the policy's paths by name and by shape. --observe KEY=PATH
-names one; the key `render` is the rendered frame."""
+matches one explicitly; the key `render` is the rendered frame."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   parser.add_argument(
-    "export_dirs", metavar="EXPORT", nargs="+", help="an export, or its folder"
+    "export_dirs", metavar="EXPORT", nargs="+", help="an export, or a folder of exports"
   )
-  parser.add_argument("--env", metavar="ID", required=True, help="of Gymnasium")
-  parser.add_argument("--episodes", type=int, default=50, metavar="N", help="(50)")
-  parser.add_argument("--seed", type=int, default=0, help="of the episodes (0)")
-  parser.add_argument("--max_steps", type=int, metavar="N", help="of an episode")
-  parser.add_argument("--video", metavar="DIR", help="writes an MP4 of each episode")
+  add = parser.add_argument
+  add("--env", metavar="ID", required=True, help="id of a Gymnasium environment")
+  add("--episodes", type=int, default=50, metavar="N", help="number of episodes (50)")
+  add("--seed", type=int, default=0, help="seed of the episodes (0)")
+  add("--max_steps", type=int, metavar="N", help="maximum steps of an episode")
+  add("--video", metavar="DIR", help="write an MP4 of each episode to DIR")
   console.add_robot(parser)
   add_latency(parser)
-  add = parser.add_argument
   add(
     "--overlap",
     choices=OVERLAPS,
-    help="how inference overlaps with execution, under a latency (as exported)",
+    help="how inference overlaps with execution, with --latency (as exported)",
   )
   add(
     "--num_executed",
     type=int,
     metavar="N",
-    help="steps from a request to the next one, under a latency (as exported)",
+    help="actions executed per chunk, with --latency (as exported)",
   )
   add_environment(parser)
 
 
 def add_latency(parser: argparse.ArgumentParser) -> None:
-  """Adds the latency of a network in simulated time."""
+  """Adds the options of a simulated latency of the network."""
   add = parser.add_argument
   add(
     "--latency",
     type=float,
     metavar="SECONDS",
-    help="from an observation to the chunk of the network, in simulated time (none)",
+    help="simulated time from an observation to the network's chunk (none)",
   )
   add(
     "--jitter",
     type=float,
     metavar="SECONDS",
-    help="by which latencies differ, up and down (0)",
+    help="maximum deviation from --latency, up and down (0)",
   )
   add(
     "--control_rate",
     type=float,
     metavar="HZ",
-    help="steps of the environment a second (that of the training data)",
+    help="steps per second (those of the training data)",
   )
 
 
 def add_environment(parser: argparse.ArgumentParser) -> None:
-  """Adds how an environment is made, and how its observations are named."""
+  """Adds options for making an environment and matching its observations."""
   parser.add_argument(
     "--observe",
     metavar="KEY=PATH",
     nargs="+",
     action="extend",
     default=[],
-    help="the observation KEY of the environment is the policy's PATH",
+    help="use the environment's observation KEY for the policy's PATH",
   )
-  parser.add_argument("--task", metavar="TEXT", help="for policies that take a text")
-  parser.add_argument("--env_options", metavar="JSON", help="of gymnasium.make")
+  parser.add_argument("--task", metavar="TEXT", help="text for policies that take one")
+  parser.add_argument("--env_options", metavar="JSON", help="for gymnasium.make")
 
 
 def environment_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
       num_episodes=args.episodes,
       seed=args.seed,
       max_steps=args.max_steps,
-      video_dir=args.video and os.path.join(args.video, *_own(name, args.export_dirs)),
+      video_dir=args.video and _video_dir(args.video, name, args.export_dirs),
       **options,
     )
     for name, predictor in predictors.items()
@@ -144,7 +144,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
-  """Returns a function that makes the policy of a predictor with a control period."""
   from t2r_seq import policies
   from t2r_seq.lite.overlap import OverlappedPolicy
 
@@ -159,7 +158,7 @@ def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
 
 
 def check_latency(args: argparse.Namespace) -> None:
-  """Raises a UsageError if there are options of a latency, and no latency."""
+  """Raises UsageError if options that need --latency are given without it."""
   names = ("overlap", "num_executed", "jitter", "control_rate")
   given = [f"--{name}" for name in names if getattr(args, name, None) is not None]
   if args.latency is None and given:
@@ -167,7 +166,12 @@ def check_latency(args: argparse.Namespace) -> None:
 
 
 def latency_of(args: argparse.Namespace, period: float | None) -> Any:
-  """Returns the latency of `add_latency` for a control period, if there is one."""
+  """Returns a `SimulatedLatency`, by default at a control period; None if not given.
+
+  Raises:
+    UsageError: neither the options nor the export have a control rate.
+    SpecError: an option is out of range.
+  """
   from t2r_seq.lite.overlap import SimulatedLatency
 
   if args.latency is None:
@@ -180,6 +184,6 @@ def latency_of(args: argparse.Namespace, period: float | None) -> Any:
   return SimulatedLatency(args.latency, args.jitter or 0.0, rate)
 
 
-def _own(name: str, names: list[str]) -> list[str]:
-  """Returns the folder within that of videos: '' for a single policy."""
-  return [] if len(names) == 1 else [name.strip("/").replace("/", "_")]
+def _video_dir(folder: str, name: str, names: list[str]) -> str:
+  own = "" if len(names) == 1 else name.strip("/").replace("/", "_")
+  return os.path.join(folder, own)

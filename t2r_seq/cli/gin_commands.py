@@ -1,4 +1,4 @@
-"""The commands that gin configures: collect, collect-eval, replay-server; and gin."""
+"""The commands that gin configures, collect, collect-eval, replay-server; and gin."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ STATUS_OF_SIGTERM = 143  # 128 + 15, as shells report a process that SIGTERM end
 
 
 def _collect(args: argparse.Namespace) -> int:
-  """Collects; see `t2r_seq.actors.collect_episodes` for its parameters."""
   console.parse(args)
   from t2r_seq import actors
   from t2r_seq.training import arguments
   from t2r_seq.training.stopping import Stopped, StopSignal
 
   try:
-    # The sink is made before the collection begins, and may wait for a server; the
-    # collection has a signal of its own, which ends nothing but waits.
+    # A sink may wait for a server when it is created: this signal ends that wait. The
+    # collection then has a separate signal, which lets steps finish.
     with StopSignal() as signal, signal.waiting():
       result = actors.collect_episodes(stop=signal)
   except Stopped:
@@ -38,21 +37,18 @@ def _collect(args: argparse.Namespace) -> int:
 
 
 def _where(files: Sequence[str]) -> str:
-  """Describes the files of a collection."""
   if len(files) > 1:
     return f" in {len(files)} files, {files[0]} to {files[-1]}"
   return f" in {files[0]}" if files else ""
 
 
 def _collect_eval(args: argparse.Namespace) -> int:
-  """Acts; see `t2r_seq.actors.collect_eval_loop` for its parameters."""
   console.parse(args)
   from t2r_seq import actors
   from t2r_seq.training.stopping import Stopped, StopSignal
 
   try:
-    # The sink is made before the loop begins, and may wait for a server; the loop has a
-    # signal of its own, which ends nothing but waits.
+    # See `_collect`.
     with StopSignal() as signal, signal.waiting():
       result = actors.collect_eval_loop(stop=signal)
   except Stopped:
@@ -77,7 +73,6 @@ def _collect_eval(args: argparse.Namespace) -> int:
 
 
 def _replay_server(args: argparse.Namespace) -> int:
-  """Serves; see `t2r_seq.replay.reverb.ReplayServer` for its parameters."""
   console.parse(args)
   from t2r_seq.replay import reverb
 
@@ -89,7 +84,6 @@ def _replay_server(args: argparse.Namespace) -> int:
 
 
 def _gin(args: argparse.Namespace) -> int:
-  """Prints gin's configurables."""
   console.load_configurables()
   for module in args.modules:
     console.allow_project_code()
@@ -121,7 +115,7 @@ def _add_gin_arguments(parser: argparse.ArgumentParser) -> None:
     "patterns",
     metavar="PATTERN",
     nargs="*",
-    help="names, parts of them, or such as '*Sink'",
+    help="names, parts of names, or patterns such as '*Sink'",
   )
   parser.add_argument(
     "--import",
@@ -129,7 +123,7 @@ def _add_gin_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="MODULE",
     action="append",
     default=[],
-    help="a module of a project, whose configurables are shown as well",
+    help="a module of a project whose configurables are included; can be repeated",
   )
 
 
@@ -178,7 +172,7 @@ COLLECT_EVAL = Command(
 A learner in another process trains and exports; this one acts. gin binds the policy,
 the environments, and where the steps go: the arguments of `collect_eval_loop`. With
 `collect_eval_loop.continuous = True` it continues with the next export, up to
-`max_steps`; else it ends after one round.
+`max_steps`; otherwise it ends after one round.
 
   t2r_seq collect-eval --gin_configs actor.gin --gin_bindings \\
     'collect_eval_loop.continuous = True' 'collect_eval_loop.root_dir = "runs/actor0"'
@@ -186,7 +180,7 @@ the environments, and where the steps go: the arguments of `collect_eval_loop`. 
 The steps go to a sink: `@ReplaySink()` (a live replay), `@StoreSink()` (an
 EpisodeStore) or `@RecordSink()` (TFRecord files). SIGTERM ends the loop between two
 steps: a replay keeps the steps of the episode in progress, the other sinks drop it, and
-the status is 0. A second SIGTERM ends the process at once.""",
+the status is 0. Another SIGTERM, at least 10 s later, ends the process immediately.""",
   _collect_eval,
 )
 
@@ -194,7 +188,7 @@ REPLAY_SERVER = Command(
   "run a replay server, for actors to write to and learners to read from",
   """Runs a Reverb server until SIGTERM.
 
-gin binds what it holds and how it samples, removes and paces: the arguments of
+gin binds its specs, size, sampler, remover and rate limiter: the arguments of
 `ReplayServer`. With a checkpoint_dir it resumes from the newest checkpoint there, and
 writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
 
@@ -206,7 +200,7 @@ writes one every checkpoint_secs, and when it stops. Needs the extra `reverb`.
 
 GIN = Command(
   "show what gin can configure: names, parameters, defaults",
-  """Shows what gin can configure: all names, or those of a pattern and what they take.
+  """Lists what gin can configure; for a pattern also parameters and defaults.
 
   t2r_seq gin
   t2r_seq gin StoreInputGenerator

@@ -1,4 +1,4 @@
-"""Names, parameters and defaults that gin can configure, and the nearest ones."""
+"""Names, parameters and defaults that gin can configure; suggests the nearest."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def configurables() -> dict[str, Any]:
     registry.minimal_selector(name): configurable
     for name, configurable in registry.items()
   }
-  # gin's own configurables are its syntax.
+  # gin's own configurables, such as gin.macro, are its syntax.
   return {n: f for n, f in sorted(by_name.items()) if f.module.split(".")[0] != "gin"}
 
 
 def parameters(configurable: Any) -> dict[str, inspect.Parameter]:
-  """Returns the parameters to bind, by name; for a class its bases' too."""
+  """Returns the parameters that can be bound, by name; with those of base classes."""
   return _parameters(configurable)[0]
 
 
 def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
-  """Returns the parameters by name, and whether there are no others."""
+  """Returns the parameters by name, and whether the list is complete."""
   wrapped = configurable.wrapped
   functions = [wrapped]
   if inspect.isclass(wrapped):
@@ -73,7 +73,7 @@ def _parameters(configurable: Any) -> tuple[dict[str, inspect.Parameter], bool]:
 
 
 def _is_keras_layer(function: Any) -> bool:
-  """Whether it is the constructor of Keras' base class of layers."""
+  """Whether a function is the constructor of Keras' base class of layers."""
   module = str(getattr(function, "__module__", ""))
   return module.split(".")[0] in ("keras", "tf_keras") and (
     getattr(function, "__qualname__", "") == "Layer.__init__"
@@ -83,7 +83,7 @@ def _is_keras_layer(function: Any) -> bool:
 def unknown_parameter() -> str:
   """Describes a binding of a parameter that a class lacks, or returns ''.
 
-  gin itself accepts any name where a constructor passes `**kwargs` to its base.
+  gin itself accepts any name if a constructor has `**kwargs`.
   """
   registry = sys.modules["gin"].config
   for (_, selector), bound in registry._CONFIG.items():
@@ -102,14 +102,14 @@ def unknown_parameter() -> str:
 def _fields_of_values(
   parameters: Mapping[str, inspect.Parameter], function: Any
 ) -> dict[str, inspect.Parameter]:
-  """Returns the fields of a cut or plan that a function takes as `**fields`, too."""
+  """Returns the fields of `Cut` or `Plan` that a function also takes as `**fields`."""
   try:
     given = inspect.signature(inspect.unwrap(function)).parameters.values()
   except (TypeError, ValueError):  # Written in C.
     return {}
   if not any(p.kind == inspect.Parameter.VAR_KEYWORD for p in given):
     return {}
-  from t2r_seq import windows  # TensorFlow, which a hint for a name needs not.
+  from t2r_seq import windows  # Loads TensorFlow, which hints do without.
   from t2r_seq.data.plan import Plan
 
   values = {"cut": windows.Cut, "plan": Plan}
@@ -123,7 +123,7 @@ def _fields_of_values(
 
 
 def hint(text: str) -> str:
-  """Suggests the nearest name in gin's error about an unknown one, or returns ''."""
+  """Returns the nearest name for gin's error about an unknown one, or ''."""
   names = configurables()
   if unknown := _UNKNOWN.search(text):
     name = unknown[1].rpartition("/")[2]
@@ -140,7 +140,7 @@ def hint(text: str) -> str:
 
 
 def matching(pattern: str) -> dict[str, Any]:
-  """Returns the configurables of a name: a pattern such as *Sink, or a part of it."""
+  """Returns configurables by name, a pattern such as '*Sink', or a part of the name."""
   all_names = configurables()
   folded = pattern.lower()
   if exact := {n: f for n, f in all_names.items() if n.lower() == folded}:
@@ -182,7 +182,7 @@ def _bindings(name: str, parameters: Mapping[str, inspect.Parameter]) -> Iterato
 
 
 def _default(value: Any) -> str:
-  """Renders a default as gin has it, or nearly so."""
+  """Renders a default as a gin value, as far as possible; long ones are cut."""
   if callable(value) and hasattr(value, "__name__"):
     return f"@{value.__name__}"
   text = " ".join(repr(value).split())

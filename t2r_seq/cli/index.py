@@ -14,7 +14,7 @@ DESCRIPTION = """Writes an index, FILE.t2ri, beside each TFRecord file.
 
 With it records are counted without reading, read at random, and shuffled over all
 files. Each file is read once and its checksums are verified; files whose index is fresh
-are skipped. Exits with 1 if a file cannot be indexed; the others are.
+are skipped. If a file cannot be indexed, it indexes the others and exits with 1.
 
   t2r_seq index 'data/train*.tfrecord'
   t2r_seq index 'data/*.tfrecord' --spec my_project.specs:episode_spec
@@ -27,25 +27,24 @@ _MAX_LINES = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
-  parser.add_argument("files", metavar="FILES", nargs="+", help="files, or patterns")
-  parser.add_argument(
+  add = parser.add_argument
+  add("files", metavar="FILES", nargs="+", help="TFRecord files, or patterns")
+  add(
     "--spec",
     metavar="SPEC",
-    help=f"what the records hold, kept in the index: {console.FORMS}",
+    help=f"specs of the records, which the index keeps: {console.FORMS}",
   )
-  parser.add_argument(
-    "--check", action="store_true", help="say which are missing or stale"
+  add(
+    "--check",
+    action="store_true",
+    help="write nothing; report missing, stale and damaged indices",
   )
-  parser.add_argument(
-    "--force", action="store_true", help="index files again whose index is fresh, too"
-  )
-  parser.add_argument(
-    "--num_parallel", type=int, metavar="N", help="files at a time; one a core"
-  )
+  add("--force", action="store_true", help="also index files whose index is fresh")
+  add("--num_parallel", type=int, metavar="N", help="files at a time (one per core)")
 
 
 def run(args: argparse.Namespace) -> int:
-  """Writes or checks; prints the counts."""
+  """Writes or checks indices; prints the counts."""
   if args.num_parallel is not None and args.num_parallel < 1:
     raise console.UsageError(f"--num_parallel must be >= 1, got {args.num_parallel}.")
   if args.check:
@@ -109,7 +108,7 @@ def _check(patterns: Sequence[str], spec: Any) -> int:
 
 
 def describe(indices: Sequence[Any]) -> str:
-  """Returns a line with the records and the steps of files."""
+  """Returns a line with the numbers of records and steps of indexed files."""
   num_records = sum(index.num_records for index in indices)
   by_name: dict[str, int] = {}
   for index in indices:

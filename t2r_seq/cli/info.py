@@ -1,4 +1,4 @@
-"""`t2r_seq info`: versions, devices and extras, for reports of faults."""
+"""`t2r_seq info`: versions, devices and extras, for bug reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from t2r_seq import __version__
 from t2r_seq.cli import console
 
 SUMMARY = "show versions, devices and which extras are installed"
-DESCRIPTION = """Shows what a report of a fault needs: versions, devices, extras.
+DESCRIPTION = """Shows what a bug report needs: versions, devices, extras.
 
   t2r_seq info
   t2r_seq info --no_devices      without loading TensorFlow"""
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-  """Prints the block."""
+  """Prints a table of versions, devices and extras."""
   rows = {
     "t2r_seq": __version__,
     "Python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -65,14 +65,14 @@ def _devices() -> str:
 
 
 def _extras() -> dict[str, list[str]]:
-  """Returns the packages that each extra lacks, by its name."""
+  """Returns the missing packages of each extra."""
   lacks: dict[str, list[str]] = {}
   try:
     requirements = importlib.metadata.requires("t2r_seq") or []
   except importlib.metadata.PackageNotFoundError:  # Run from a folder.
     return {}
   for requirement in requirements:
-    # 'pyarrow>=14; extra == "lerobot"', perhaps with a condition on Python's version.
+    # Such as 'pyarrow>=14; extra == "lerobot"'; may also have a Python version.
     if match := re.match(r"([\w.-]+).*extra == [\"']([\w-]+)[\"']", requirement):
       package, extra = match.groups()
       missing = lacks.setdefault(extra, [])

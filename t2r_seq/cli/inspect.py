@@ -29,8 +29,8 @@ _MAX_NAME = 36
 _NUM_BINS = 8
 _BAR = 40
 
-# Suffixes and formats of a spec, and the first bytes of a written one. A user's own
-# module with specs is not replaced.
+# Formats of a written spec by suffix, and its first bytes. --output replaces only files
+# that start so, not a user's own module with specs.
 _SUFFIXES = {".py": "python", ".pbtxt": "pbtxt", ".json": "json"}
 _STARTS = {
   "python": rb"import tensorflow as tf\nfrom t2r_seq.specs import [^\n]*\n\nSPEC = ",
@@ -38,18 +38,18 @@ _STARTS = {
   "json": rb'\{\n  "[^\n]*": \{"shape": ',
 }
 
-SUMMARY = "show what is in TFRecord files or a store, and whether specs fit"
-DESCRIPTION = """Shows the features of TFRecord files, and a spec that would parse them.
-Of the folder of an EpisodeStore, shows columns, lengths and bytes; of a dataset of
-LeRobot's, a zarr group or an HDF5 file what is in it; of an export, or the folder of
-`t2r_seq export --lite`, what the policy sees, remembers and gives, and its files.
---output writes the spec, or that of a store, to a file that --spec takes, here and
-elsewhere; --format prints it alone. In a damaged file it shows the records before the
-damage, names the place, and exits with 1.
+SUMMARY = "show what is in a data set or an export, and whether specs fit"
+DESCRIPTION = """Shows the features of TFRecord files, and a spec that parses them. For
+an EpisodeStore it shows columns, lengths and bytes; for data sets of other formats
+paths, lengths and metadata; for an export, or a folder of `t2r_seq export --lite`,
+the policy's observations, state and outputs, and its files. --output writes the spec of
+the data to a file for --spec of this and other commands; --format prints only the spec.
+In a damaged TFRecord file it shows the records before the damage, names the place, and
+exits with 1.
 
-With --spec it checks every record against specs instead, and exits with 1 at the first
-that doesn't fit, naming file, record and feature. A store is checked against specs of
-windows: how many it has, and what storing them stacked would take.
+With --spec it also checks every record against specs, and exits with 1 at the first one
+that doesn't fit, naming file, record and feature. A store is compared with specs of
+windows: how many it has, and how many bytes they would take if stored stacked.
 
   t2r_seq inspect 'data/train*.tfrecord'
   t2r_seq inspect 'data/train*.tfrecord' --output spec.json
@@ -58,8 +58,8 @@ windows: how many it has, and what storing them stacked would take.
   t2r_seq inspect data/pusht
   t2r_seq inspect runs/pose/export/latest
 
-With --gin_configs, in place of FILES, it reads some batches of a training's input and
-prints its stages, shapes, bytes and time, what costs most and what to change.
+With --gin_configs in place of FILES it reads some batches of a training's input, and
+prints the stages with their shapes, bytes and times, the bottleneck and what to change.
 
   t2r_seq inspect --gin_configs train.gin"""
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "files",
     metavar="FILES",
     nargs="*",
-    help=f"{sources.SOURCE_HELP}; or the folder of an export",
+    help=f"{sources.SOURCE_HELP}; or an export, or a lite folder",
   )
   add("--spec", metavar="SPEC", help=console.FORMS)
   sources.add_opening(parser)
@@ -79,15 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--max_records",
     type=int,
     metavar="N",
-    help="show the first N records only; a check is of all",
+    help="show only the first N records; --spec still checks all",
   )
-  add(
-    "--format", choices=tuple(_STARTS), help="print the spec, and nothing else, as this"
-  )
+  add("--format", choices=tuple(_STARTS), help="print only the spec, in this format")
   add(
     "--output",
     metavar="OUT",
-    help="write the spec to a file; .py, .pbtxt or .json, if --format is missing",
+    help="write the spec to a file, whose suffix, .py, .pbtxt or .json, is the format "
+    "if --format is missing",
   )
   console.add_arguments(parser)
 
@@ -116,7 +115,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain_pipeline(args: argparse.Namespace) -> int:
-  """Prints the stages of a training's input, and their cost."""
   if args.files:
     raise console.UsageError("expected FILES or --gin_configs, got both.")
   allowed = ("gin_configs", "gin_bindings")
@@ -133,7 +131,7 @@ def _explain_pipeline(args: argparse.Namespace) -> int:
 
 
 def _text_format(args: argparse.Namespace) -> str | None:
-  """Returns the format of the spec to write; None shows it after a table."""
+  """Returns the format of --format or --output; None without them."""
   if not args.format and not args.output:
     return None
   if args.spec:
@@ -161,7 +159,7 @@ def _text_format(args: argparse.Namespace) -> str | None:
 
 
 def _spec_option(path: str) -> str:
-  """Returns how a written file is named by `--spec`."""
+  """Returns the value of `--spec` for a written file."""
   stem, suffix = os.path.splitext(path)
   return f"{os.path.basename(stem)}:SPEC" if suffix == ".py" else path
 
@@ -173,7 +171,7 @@ def _write_spec(
   description: str,
   questions: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-  """Prints or writes a spec; `questions` on conventions become comments in Python."""
+  """Prints or writes a spec; in Python, `questions` of conventions become comments."""
   from google.protobuf import text_format as proto_text
 
   from t2r_seq import specs
@@ -196,7 +194,6 @@ def _write_spec(
 def _to_python(
   spec: Mapping[str, Any], questions: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-  """Renders a Python module that builds a spec structure as SPEC."""
   lines = "".join(
     "".join(f"    # convention={each}\n" for each in (questions or {}).get(path, ()))
     + f"    ({path!r}, {leaf!r}),\n"
@@ -212,7 +209,7 @@ def _to_python(
 
 
 def _show_records(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints the contents of records, and a spec, or checks them against one."""
+  """Prints the contents of records, then proposes a spec or checks a given one."""
   from t2r_seq import records
 
   args.files = sources.record_files(args.files, args.split)
@@ -262,7 +259,6 @@ def _check(
   expected: tuple[Any, Any],
   summary: RecordSummary,
 ) -> int:
-  """Prints whether all records fit the specs; returns the exit status."""
   from t2r_seq.records.check import find_bad_record
 
   def location(error: errors.RecordError) -> str:
@@ -279,7 +275,6 @@ def _check(
 
 
 def _show_damages(summary: RecordSummary) -> None:
-  """Prints a line for each damaged file, and advice."""
   for name, damage in summary.damages.items():
     salvage = f" Copy what is good: t2r_seq doctor {shlex.quote(name)} --salvage OUT"
     is_other = "wrong file type" in str(damage)
@@ -293,13 +288,12 @@ def _print_error(message: str) -> None:
 
 
 def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints the contents of episodes of any format, or their spec."""
   if args.max_records is not None or args.spec:
     raise console.UsageError(
       "--max_records and --spec are for TFRecord files and stores; convert this first: "
       f"t2r_seq convert {' '.join(args.files)} a_store"
     )
-  with console.silent_libraries():  # Damage may load TensorFlow.
+  with console.silent_libraries():  # Explaining damage may load TensorFlow.
     source = sources.open_source(args.files, args)
   if text_format is None or args.output:
     parts = render_episodes(source)
@@ -316,7 +310,7 @@ def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
 
 
 def _questions(source: Any, text_format: str) -> Mapping[str, Sequence[str]]:
-  """Guesses conventions, by path, for the comments of a Python spec."""
+  """Returns guessed conventions by path, for comments in Python; {} for others."""
   if text_format != "python":
     return {}
   from t2r_seq.episodes.questions import find_questions
@@ -326,9 +320,9 @@ def _questions(source: Any, text_format: str) -> Mapping[str, Sequence[str]]:
 
 
 def render_episodes(source: Episodes) -> list[str]:
-  """Renders the metadata of episodes before they are read.
+  """Returns format and counts of episodes, a table of paths, and notes.
 
-  Returns the format and the number of episodes, a table of paths, and notes.
+  Episodes are not read.
   """
   from t2r_seq.episodes import splits
 
@@ -356,7 +350,6 @@ def render_episodes(source: Episodes) -> list[str]:
 
 
 def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
-  """Prints the contents of a store, or its spec."""
   from t2r_seq import store
   from t2r_seq.store.summary import summarize_store
 
@@ -378,7 +371,7 @@ def _show_store(args: argparse.Namespace, text_format: str | None) -> int:
 def _render_store(
   summary: StoreSummary, folder: str, source: str | None
 ) -> Iterator[str]:
-  """Yields the parts of a text about a store; `source` names the specs of windows."""
+  """Yields the paragraphs on a store; `source` is the name of windowed specs."""
   from t2r_seq.episodes import splits
 
   num_steps = int(summary.lengths.sum())
@@ -447,7 +440,7 @@ def _render_lengths(lengths: np.ndarray) -> str:
   )
   if low == high:
     return line
-  # Bin width in whole steps; the last bin may be narrower.
+  # Bins are whole steps wide; the last one may be narrower.
   width = -(-(high - low + 1) // _NUM_BINS)
   counts = np.bincount((lengths - low) // width)
   rows = []
@@ -539,7 +532,6 @@ def _render_policy(path: str) -> str | None:
 
 
 def _describe_lite(path: str) -> Iterator[str]:
-  """Yields the contents of a lite folder, without TensorFlow."""
   layout = lite_policy.Layout.read(path)
   yield (
     f"{path}:\na lite policy of step {layout.global_step:,}, {layout.weights} weights"
@@ -560,7 +552,6 @@ def _describe_lite(path: str) -> Iterator[str]:
 
 
 def _describe_export(path: str, robot: str | None) -> Iterator[str]:
-  """Yields the contents of an export for one robot, without loading TensorFlow."""
   from t2r_seq.specs import assets, serialization
   from t2r_seq.windows.cut import mask_paths
 
@@ -585,7 +576,7 @@ def _describe_export(path: str, robot: str | None) -> Iterator[str]:
 
 
 def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
-  """Renders a spec, given its fields."""
+  """Makes an object of a spec's fields; its shape is that of one step."""
   from t2r_seq.specs.seconds import Seconds
 
   leaf = types.SimpleNamespace(
@@ -600,14 +591,14 @@ def _leaf(fields: Mapping[str, Any]) -> types.SimpleNamespace:
 
 
 def _export_record(record: Mapping[str, Any]) -> list[str]:
-  """Renders the state of an export, or "", and its training and execution."""
+  """Returns the state of an export, or "", then its training and execution."""
   leaf, state = policy_io.Leaf.from_json, record.get("state") or {}
   text = _render_state({path: leaf(each) for path, each in state.items()})
   return [text if state else "", *_render_record(record)]
 
 
 def _render_features(rows: Iterable[Sequence[Any]]) -> str:
-  """Renders rows of (path, dtype, shape of a step, offsets, note)."""
+  """Renders a table of (path, dtype, shape of a step, offsets, note)."""
   texts = [
     [path, dtype, _shape(shape), _offsets(offsets), note]
     for path, dtype, shape, offsets, note in rows
@@ -617,7 +608,6 @@ def _render_features(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _render_state(state: Mapping[str, Any]) -> str:
-  """Renders the tensors of one environment's state."""
   rows, total = [], 0
   for path, leaf in sorted(state.items()):
     dtype = leaf.dtype.name.replace("object", "string")
@@ -629,7 +619,7 @@ def _render_state(state: Mapping[str, Any]) -> str:
     rows.append([path, dtype, _shape(leaf.shape), f"{size:,}", note])
   header = ["state", "dtype", "shape", "bytes", ""]
   table = console.format_table(header, rows, ("bytes",), is_narrow=True)
-  return f"{table}\n{total:,} bytes are remembered of each environment"
+  return f"{table}\n{total:,} bytes of state for each environment"
 
 
 def _signatures(
@@ -648,7 +638,7 @@ def _signatures(
 
 
 def _render_record(record: Mapping[str, Any]) -> Iterator[str]:
-  """Yields how the policy was trained and acts."""
+  """Yields padding, control period, execution and normalization of a policy."""
   padding, period = record["padding"], record["control_period"]
   lines = [f"padding: {padding if isinstance(padding, str) else ', '.join(padding)}"]
   if period is not None:
@@ -672,7 +662,6 @@ def _render_record(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _file_sizes(path: str) -> str:
-  """Renders how large the files are."""
   places = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names]
   sizes = {os.path.relpath(place, path): os.path.getsize(place) for place in places}
   rows = [[name, f"{size:,}"] for name, size in sorted(sizes.items())]

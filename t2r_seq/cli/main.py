@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 from t2r_seq import __version__, errors, process
 from t2r_seq.cli import console
 
-# The module of each command, or what it has for several. t2r_seq_lite has `serve` only.
+# The module of each command, or 'module:attribute' if a module has several commands.
+# t2r_seq_lite has `serve` only.
 _COMMANDS = {
   "train": "train",
   "evaluate": "evaluate",
@@ -96,8 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   Args:
     argv: the arguments; None: the process's.
   Returns:
-    The exit status: 0, 1 after an error, 130 after an interrupt, or 141 if nobody
-    reads on, as behind `| head`.
+    The exit status: 0; 1 after an error, or for findings; 130 after an interrupt; 141
+    if nobody reads the output, as after `| head`; or 143 if SIGTERM ended `collect`.
+  Raises:
+    SystemExit: `--help`, or with status 2 for invalid arguments.
   """
   if argv is not None:
     return _main(argv)
@@ -123,7 +126,7 @@ def _main(argv: Sequence[str] | None) -> int:
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   try:
     status = args.run(args)
-    print(end="", flush=True)  # Also where there is no output at all.
+    print(end="", flush=True)  # Finds a closed output also if nothing was printed.
     return status
   except KeyboardInterrupt:
     print(f"t2r_seq {args.command}: interrupted", file=sys.stderr)
@@ -131,7 +134,7 @@ def _main(argv: Sequence[str] | None) -> int:
   except Exception as error:
     if isinstance(error, BrokenPipeError) and not _is_read():
       # Discards the rest of the output, so that the interpreter can end.
-      with contextlib.suppress(OSError):  # It need not be a file.
+      with contextlib.suppress(OSError):  # stdout may have no file descriptor.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       return 141
     if args.debug or not console.is_expected(error):
@@ -143,7 +146,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _is_read() -> bool:
-  """Returns whether the output has a reader: other pipes and sockets break, too."""
+  """Returns whether stdout has a reader: the broken pipe may be another one."""
   try:
     print(flush=True)
   except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`t2r_seq export`, `import`, `predict` and `verify`: about exported policies."""
+"""`t2r_seq export`, `import`, `predict` and `verify`: commands on exported policies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from t2r_seq.lite import lite_policy
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add("export_dir", metavar="EXPORT", help="an export, or their folder")
-  add("out", metavar="OUT", help="the folder to write")
-  add("--lite", action="store_true", required=True, help="for LiteRT")
+  add("export_dir", metavar="EXPORT", help="an export, or a folder of exports")
+  add("out", metavar="OUT", help="the folder to write; new or empty")
+  add("--lite", action="store_true", required=True, help="write the form for LiteRT")
   add(
     "--weights",
     default="float32",
@@ -29,14 +29,13 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     "--overlap",
     action="store_true",
     default=None,
-    help="also what `lite.OverlappedPolicy` needs, with another copy of the weights "
-    "(if the export declares an overlap)",
+    help="also write what `lite.OverlappedPolicy` needs, with another copy of the "
+    "weights (if the export declares an overlap)",
   )
   console.add_robot(parser)
 
 
 def _export(args: argparse.Namespace) -> int:
-  """Writes the folder, and prints the comparison."""
   console.load_tensorflow()
   from t2r_seq import policies
 
@@ -62,16 +61,15 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     metavar="CHECKPOINT",
     help="folder with config.json and model.safetensors, of ACT or Diffusion Policy",
   )
-  add("out", metavar="OUT", help="the folder to write")
+  add("out", metavar="OUT", help="the folder for the export")
   add(
     "--seed",
     type=int,
-    help="begins each denoising with the same noise (new noise each time)",
+    help="Diffusion Policy: seed of the noise of each denoising (new noise each time)",
   )
 
 
 def _import(args: argparse.Namespace) -> int:
-  """Writes the export."""
   console.load_tensorflow()
   from t2r_seq.zoo.lerobot import import_policy
 
@@ -83,20 +81,19 @@ def _import(args: argparse.Namespace) -> int:
 
 def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add("export_dir", metavar="EXPORT_DIR", help="holds the exports")
+  add("export_dir", metavar="EXPORT_DIR", help="an export, or a folder of exports")
   source = parser.add_mutually_exclusive_group(required=True)
   source.add_argument("--records", metavar="FILES", help="TFRecord files or patterns")
   source.add_argument(
     "--random", action="store_true", help="random inputs that fit the specs"
   )
-  add("--max_records", type=int, default=5, metavar="N", help="how many inputs (5)")
-  add("--seed", type=int, help="of the random inputs (0)")
-  add("--json", action="store_true", help="one JSON object a line, in full precision")
+  add("--max_records", type=int, default=5, metavar="N", help="number of inputs (5)")
+  add("--seed", type=int, help="seed of the random inputs (0)")
+  add("--json", action="store_true", help="one JSON object per input, not rounded")
   console.add_robot(parser)
 
 
 def _predict(args: argparse.Namespace) -> int:
-  """Prints one line of outputs per input."""
   if args.max_records < 1:
     raise console.UsageError(f"--max_records must be >= 1, got {args.max_records}.")
   if args.seed is not None and not args.random:
@@ -112,7 +109,6 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _predict_random(predictor: Any, count: int, seed: int) -> Mapping[str, Any]:
-  """Predicts for random inputs."""
   from t2r_seq import specs
 
   inputs = specs.make_random_numpy(
@@ -124,7 +120,6 @@ def _predict_random(predictor: Any, count: int, seed: int) -> Mapping[str, Any]:
 def _predict_records(
   predictor: Any, file_patterns: str, count: int
 ) -> Mapping[str, Any]:
-  """Predicts for the first records of the files."""
   from t2r_seq import records, windows
   from t2r_seq.records.files import get_data_format_and_filenames
 
@@ -139,7 +134,6 @@ def _predict_records(
 
 
 def _render(outputs: Mapping[str, Any], as_json: bool) -> str:
-  """Returns the outputs, one line an input."""
   names = sorted(outputs)
   count = len(outputs[names[0]])
   if as_json:
@@ -167,34 +161,34 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
   add("dataset", metavar="DATASET", help="a data set of any format")
   sources.add_opening(parser)
   console.add_arguments(parser)
-  add("--no_model", action="store_true", help="do without the model's code")
+  add("--no_model", action="store_true", help="do not use the model's code")
   add(
     "--checkpoint",
     metavar="PATH",
-    help="what the outputs should be: a run's folder, or the prefix of a checkpoint",
+    help="compare outputs with this checkpoint's: a run's folder, or its prefix",
   )
   add(
     "--export",
     metavar="EXPORT",
-    help="the export behind a lite folder or server, if it has moved",
+    help="the export of a lite folder or server, if it has moved",
   )
-  add("--statistics", metavar="FILE", help="of the data of training: `t2r_seq stats`")
+  add("--statistics", metavar="FILE", help="those of the training data (the model's)")
   add(
     "--source",
     metavar="NAME",
-    help="of the mixture that was trained on, whose data DATASET is like",
+    help="the source of the training mixture that DATASET is like",
   )
   add(
     "--observe",
     metavar="MODULE:NAME",
-    help="what the robot's code does to an observation: called with arrays by path, "
-    "and whether an episode begins",
+    help="the robot's code that changes observations: called with arrays by path, and "
+    "whether an episode starts; returns arrays by path",
   )
   add(
     "--act",
     metavar="MODULE:NAME",
-    help="what the robot's code makes of outputs: called with the recorded actions by "
-    "name, and whether an episode begins; returns the command",
+    help="the robot's code that makes commands of outputs: called with the recorded "
+    "actions by name, and whether an episode starts; returns the command",
   )
   add(
     "--episodes", type=int, default=10, metavar="N", help="the first N; 0 for all (10)"
@@ -203,30 +197,30 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     "--tolerance",
     type=float,
     metavar="SHARE",
-    help="of outputs, of the range of each element (0.005, as of export --lite)",
+    help="tolerance of outputs, as a share of each element's range (0.005)",
   )
   add(
     "--clock",
     metavar="PATH",
-    help="the time stamps of the steps, for time offsets in seconds, as training's "
-    "input had them; or seconds from a step to the next one",
+    help="path of the steps' time stamps, or seconds between steps, as for the input "
+    "of training; for time offsets in seconds",
   )
   evaluate.add_latency(parser)
   add(
     "--replay",
     nargs="*",
     metavar="NAME=NUMBER",
-    help="gives each step all values that have come since the step before, as a robot "
-    "at another rate gets them: rate=25 jitter=0.005 drop=0.05 delay=0.02 seed=0 (the "
-    "recorded steps, each with the newest values)",
+    help="give each step all values since the step before, as for a robot at another "
+    "rate: rate=25 jitter=0.005 drop=0.05 delay=0.02 seed=0 (recorded steps, with the "
+    "newest values)",
   )
   console.add_robot(parser)
-  add("--strict", action="store_true", help="warnings fail, too")
-  add("--json", action="store_true", help="one JSON object")
+  add("--strict", action="store_true", help="also exit with 1 if there are warnings")
+  add("--json", action="store_true", help="print the report as one JSON object")
 
 
 def _verify(args: argparse.Namespace) -> int:
-  """Verifies; prints the report."""
+  """Prints the report of `verify`; returns the exit status."""
   if args.episodes < 0:
     raise console.UsageError(f"--episodes must be >= 0, got {args.episodes}.")
   evaluate.check_latency(args)
@@ -239,7 +233,6 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
-  """Verifies; returns the report."""
   from t2r_seq import policies, verification
   from t2r_seq.verification.replay import parse_replay
 
@@ -278,7 +271,7 @@ def _verify_policy(args: argparse.Namespace, policy: Any) -> Any:
 
 
 def _clock(given: str | None) -> str | float | None:
-  """Returns a path, or a number of seconds."""
+  """Returns --clock as a number of seconds, or as a path."""
   try:
     return None if given is None else float(given)
   except ValueError:
@@ -286,7 +279,7 @@ def _clock(given: str | None) -> str | float | None:
 
 
 def _opening_options(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns how the dataset is opened: frames are found as training finds them."""
+  """Returns the options of the dataset, with training's options for video frames."""
   import gin
 
   from t2r_seq.episodes import registry
@@ -302,7 +295,6 @@ def _opening_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _create_model(policy: Any) -> Any:
-  """Returns the model, for the robot of the policy."""
   model, robot = console.create_model(), _record(policy).get("robot")
   return model if robot is None else model.as_robot(robot)
 
@@ -357,7 +349,7 @@ def _find_export(given: str | None, policy: Any) -> Any:
 
 
 def _config_path(policy: Any, export: Any) -> str | None:
-  """Returns where the gin config of the training may be."""
+  """Returns the path at which the training's gin config may be."""
   from t2r_seq import lite
   from t2r_seq.policies.policy_model import OPERATIVE_CONFIG, operative_config_path
 
@@ -369,7 +361,7 @@ def _config_path(policy: Any, export: Any) -> str | None:
 
 
 def _reference(checkpoint: str | None, predictor: Any) -> Any:
-  """Returns a predictor of the checkpoint of the export, if there is one."""
+  """Returns a predictor of a checkpoint; None: the export's, if it still exists."""
   from t2r_seq import policies
 
   if checkpoint is None:
@@ -391,8 +383,8 @@ EXPORT = Command(
   "write an export as a folder that runs without TensorFlow",
   """Writes the newest export of a folder in another form.
 
-With --lite: for LiteRT, which needs no TensorFlow where it runs. `t2r_seq.lite` loads
-the folder. Both forms take some steps first, and have to agree.
+With --lite: for LiteRT, which runs without TensorFlow. `t2r_seq.lite` loads the folder.
+It is written only if both forms agree in some random steps.
 
   t2r_seq export --lite runs/pose/export/latest pose_lite
   t2r_seq export --lite runs/pose/export/latest pose_lite --weights int8""",
@@ -414,7 +406,7 @@ is needed. For windowed features the prediction is that of an episode's last ste
 )
 
 VERIFY = Command(
-  "prove that an exported policy sees what training saw, on a dataset",
+  "check on a dataset that an exported policy sees what training saw",
   """Replays the episodes of a dataset through an export as a robot would,
 one observation at a time, and compares every window, every mask and every preprocessed
 value that the network gets with those of training's input pipeline, to the last bit;
@@ -427,20 +419,20 @@ and the actions with the model's.
   t2r_seq verify pose_lite my_store          # what `t2r_seq export --lite` wrote
   t2r_seq verify ws://10.0.0.5:8000 my_store    # what `t2r_seq serve` serves
 
-The model's code is taken from the gin config that the export keeps; --gin_configs names
-another one, and --no_model does without: then preprocessed values are not compared.
-Expected outputs are those of the export's checkpoint, if it still exists, and otherwise
-of the export's own network. For a lite folder, or a server, the export is looked for at
-its old path; if it has moved, give it with --export.
+The model's code is that of the gin config in the export, or of --gin_configs. With
+--no_model preprocessed values are not compared. Expected outputs are those of the
+export's checkpoint, if it still exists, and otherwise of the export's own network. For
+a lite folder or a server, the export is searched at its old path; if it has moved, give
+--export.
 
-The status is 0 if all is identical, and 1 if something differs; with --strict also
-if the dataset does not fit.""",
+The status is 0 if all is identical, and 1 if something differs; with --strict also if
+there are warnings, e.g. that the dataset does not fit.""",
   _verify,
   _add_verify_arguments,
 )
 
 IMPORT = Command(
-  "make an export of a policy that LeRobot trained",
+  "export a policy that LeRobot trained",
   """Writes an export with the weights of a checkpoint of LeRobot.
 
 The policy is ACT or Diffusion Policy. The export takes raw observations, by LeRobot's

@@ -16,8 +16,8 @@ from t2r_seq.serving import listening, websocket
 SUMMARY = "serve a policy to robots, by websocket and msgpack"
 DESCRIPTION = """Serves an export, or the folder that `t2r_seq export --lite` wrote.
 
-The protocol is that of openpi's clients: an observation by path goes in, and outputs by
-name come out. Each connection is an environment with a separate state.
+The protocol is that of openpi's clients: they send observations by path and get outputs
+by name. Each connection is an environment with a separate state.
 
   t2r_seq serve runs/pose/export/latest
   t2r_seq serve pose_lite --listen 10.0.0.5 --port 8000
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   add = parser.add_argument
-  add("export_dir", metavar="EXPORT", help="exports, or a lite folder")
+  add("export_dir", metavar="EXPORT", help="an export, its folder, or a lite folder")
   add(
     "--listen",
     default=listening.LOOPBACK,
@@ -44,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=websocket.PORT,
     help=f"port to listen on; 0: any free one ({websocket.PORT})",
   )
-  add("--max_clients", type=int, default=8, metavar="N", help="at the same time (8)")
+  add("--max_clients", type=int, default=8, metavar="N", help="clients at a time (8)")
   add(
     "--max_connections",
     type=int,
     metavar="N",
-    help="open at the same time, including silent ones (64 more than clients, or fewer "
-    "if `ulimit -n` requires it)",
+    help="maximum open connections, including silent ones (64 more than clients, or "
+    "fewer if `ulimit -n` requires it)",
   )
   add(
     "--rename",
@@ -58,19 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs="+",
     action="extend",
     default=[],
-    help="observation/image=camera/top: a client's name, and the policy's path",
+    help="a client's name and the policy's path: observation/image=camera/top",
   )
   add(
     "--output",
     default="",
     metavar="NAME",
-    help="send the action under this name as well, [steps, size]: openpi's clients "
-    "read 'actions'. NAME=OUTPUT for another output than inference_output",
+    help="also send the action as [steps, size] under this name: openpi's clients read "
+    "'actions'. NAME=OUTPUT for another output than inference_output",
   )
   add(
     "--allow_nan",
     action="store_true",
-    help="accept NaN and infinity in observations, which are otherwise an error",
+    help="accept NaN and infinity in observations; otherwise they are an error",
   )
   console.add_robot(parser)
 
@@ -110,7 +110,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _load(folder: str, allow_nan: bool, robot: str | None) -> Any:
-  """Returns the policy of one environment; TensorFlow is loaded for exports only."""
+  """Loads the policy to serve; loads TensorFlow for exports only."""
   if os.path.exists(os.path.join(folder, lite_policy.LAYOUT_FILE)):
     if robot is not None:
       raise console.UsageError(f"--robot: no effect: {folder} has one robot.")

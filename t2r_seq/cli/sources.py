@@ -1,4 +1,4 @@
-"""Options of commands that open data sets, and how they are opened."""
+"""Options of commands that open data sets, and functions that open them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from t2r_seq.cli import console
 if TYPE_CHECKING:
   from t2r_seq.episodes import Episodes
 
-# The names of the registry, repeated: to import it would load TensorFlow. A test
-# compares them.
+# Copies of the registry's names, as its import would load TensorFlow. A test compares
+# them.
 KINDS = ("store", "tfrecord", "zarr", "hdf5", "lerobot")
 SOURCE_KINDS = (*KINDS, "rlds", "minari", "mcap")
 SOURCE_HELP = "a data set of any format; several TFRecord files, or patterns of them"
 LAYOUT_HELP = (
-  'what an episode of HDF5 files is: {"episodes": "runs/*"}, {"episodes": "/"} or '
-  '{"ends": ["done"]}; "paths" names datasets. Of MCAP files: {"clock": "/arm", '
-  '"paths": {"position": "/arm:position"}}'
+  'layout of HDF5 files, e.g. what an episode is: {"episodes": "runs/*"}, '
+  '{"episodes": "/"} or {"ends": ["done"]}; "paths" names datasets. Of MCAP files: '
+  '{"clock": "/arm", "paths": {"position": "/arm:position"}}'
 )
 SPLIT_HELP = (
-  "only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or of "
-  "the names of TFRecord files (NAME-train.tfrecord-00000-of-00010)"
+  "read only this split: of a store, of LeRobot's info.json, a filter key of HDF5, or "
+  "of the names of TFRecord files (NAME-train.tfrecord-00000-of-00010)"
 )
-
 
 BOUNDS = ("episode_key", "first_key", "last_key", "episode_per_file")
 _OPENING = ("split", "layout", "clocks", "frames_by", "frame_tolerance", *BOUNDS)
@@ -37,7 +36,7 @@ OPENING = (*_OPENING, "source_format", "drop")
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-  """Adds the options for how episodes end if a record is a step."""
+  """Adds the options that mark the bounds of episodes if a record is a step."""
   group = parser.add_mutually_exclusive_group()
   group.add_argument(
     "--episode_key",
@@ -59,37 +58,38 @@ def add_bounds(parser: argparse.ArgumentParser) -> None:
 
 
 def add_episodes(parser: argparse.ArgumentParser) -> None:
-  """Adds a choice of episodes."""
+  """Adds the option for single episodes."""
   parser.add_argument(
     "--episodes",
     metavar="LIST",
-    help="only these: 3,17, or a file with one number per line, as `view` saves it",
+    help="only these episodes: 3,17, or a file with one number per line, as `view` "
+    "saves it",
   )
 
 
 def add_clocks(parser: argparse.ArgumentParser) -> None:
-  """Adds whether topics of MCAP files keep their rates."""
+  """Adds the option for MCAP topics to keep their rates."""
   parser.add_argument(
     "--clocks",
     choices=("steps", "own"),
-    help="of MCAP files: every topic at the steps (steps, the default), or every "
-    "message with its time (own)",
+    help="MCAP files: read topics at each step (steps, the default), or every message "
+    "with its time (own)",
   )
 
 
 def add_frames(parser: argparse.ArgumentParser) -> None:
-  """Adds how the frames of a LeRobot dataset are found."""
+  """Adds the options for finding the video frames of LeRobot."""
   parser.add_argument(
     "--frames_by",
     choices=("timestamp", "index"),
-    help="of LeRobot's videos: the frame at a step's time stamp (timestamp, the "
+    help="LeRobot's videos: read the frame at a step's time stamp (timestamp, the "
     "default), or frame i of the episode at step i (index)",
   )
   parser.add_argument(
     "--frame_tolerance",
     type=float,
     metavar="SECONDS",
-    help="how far the nearest frame may be from a time stamp (0.0001)",
+    help="maximum distance of a frame from a time stamp (0.0001)",
   )
 
 
@@ -99,7 +99,7 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
     "--from",
     dest="source_format",
     metavar="FORMAT",
-    help="of SOURCE, if its path does not decide",
+    help="format of the data set, if its path does not show it",
   )
   parser.add_argument("--split", metavar="NAME", help=SPLIT_HELP)
   parser.add_argument("--layout", metavar="JSON", help=LAYOUT_HELP)
@@ -108,12 +108,12 @@ def add_opening(parser: argparse.ArgumentParser) -> None:
   add_bounds(parser)
   parser.add_argument(
     "--drop", metavar="PATH", nargs="+", action="extend", default=[],
-    help="paths to leave out, with all that is below them",
+    help="paths to leave out, with all paths below them",
   )  # fmt: skip
 
 
 def opening_options(args: argparse.Namespace) -> dict[str, Any]:
-  """Returns the options of `open_episodes` that are given, with `format`."""
+  """Returns the given options of `open_episodes`, `format` included."""
   options = {name: getattr(args, name) for name in _OPENING}
   return drop_absent(
     options | {"format": args.source_format, "drop": args.drop or None}
@@ -121,7 +121,7 @@ def opening_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def drop_absent(options: dict[str, Any]) -> dict[str, Any]:
-  """Returns the options that are given; 0 is a value."""
+  """Returns the options that are neither None nor False."""
   return {k: v for k, v in options.items() if v is not None and v is not False}
 
 
@@ -140,14 +140,14 @@ def open_source(
 
 
 def has_specs(paths: Sequence[str], args: argparse.Namespace) -> bool:
-  """Whether the files give specs, which are then read without TensorFlow."""
+  """Whether the format stores specs, so that TensorFlow is not needed."""
   return _find_format(paths, args).has_specs
 
 
 def are_records(paths: Sequence[str], args: argparse.Namespace) -> bool:
-  """Whether these are TFRecord files whose records are shown one by one.
+  """Whether to read single records of TFRecord files.
 
-  With an option that marks how episodes end, their episodes are.
+  False for other formats, and with options that make episodes of the records.
   """
   given = {*opening_options(args)} - {"format"}
   return not (has_specs(paths, args) or given - {"split"})
@@ -160,7 +160,7 @@ def _find_format(paths: Sequence[str], args: argparse.Namespace) -> Any:
 
 
 def record_files(paths: Sequence[str], split: str | None) -> list[str]:
-  """Returns patterns of TFRecord files, or the files of a split."""
+  """Returns patterns of TFRecord files unchanged, or the files of a split."""
   from t2r_seq.records import files
   from t2r_seq.records.files import get_data_format_and_filenames
 
@@ -171,7 +171,7 @@ def record_files(paths: Sequence[str], split: str | None) -> list[str]:
 
 
 def parse_episodes(text: str | None) -> Any:
-  """Returns the numbers of '3,17', or the name of a file; None for None."""
+  """Returns the numbers of a text such as '3,17'; any other text, a file, unchanged."""
   parts = [] if text is None else [part.strip() for part in text.split(",")]
   if parts and all(map(str.isdecimal, parts)) and not os.path.exists(str(text)):
     return [int(part) for part in parts]
@@ -179,7 +179,7 @@ def parse_episodes(text: str | None) -> Any:
 
 
 def is_store(paths: Sequence[str]) -> bool:
-  """Whether this is one store, which is read without TensorFlow."""
+  """Whether the paths are one store, which is read without TensorFlow."""
   return len(paths) == 1 and os.path.isfile(os.path.join(paths[0], "store.json"))
 
 
@@ -190,7 +190,7 @@ def unfinished_conversion(path: str, num_episodes: int) -> str | None:
     path: path of the store.
     num_episodes: number of episodes so far.
   """
-  # The same text as in `convert.conversion`, whose import would load TensorFlow.
+  # The names are those of `convert.conversion`, whose import would load TensorFlow.
   folder = f"{os.path.abspath(path)}.conversion"
   try:
     with open(os.path.join(folder, "conversion.json"), "rb") as file:

@@ -13,9 +13,9 @@ from t2r_seq.cli import console, sources
 SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
 DESCRIPTION = """Computes statistics of a data set of any format, in one pass.
 
-Mean and standard deviation are exact; quantiles are within the shown rank error. Writes
-a JSON file, which the preprocessor Normalize reads, and prints a table. A killed run
-resumes when it is started again.
+Mean and standard deviation are exact; quantiles are within the printed rank error.
+Writes a JSON file, which the preprocessor Normalize reads, and prints a table. A killed
+run resumes when the command is given again.
 
   t2r_seq stats my_store
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
@@ -24,7 +24,7 @@ resumes when it is started again.
   t2r_seq stats my_store --policy act --gin_bindings 'ACTModel.conventions = {...}'
   t2r_seq stats my_store --check
 
-With --check it computes nothing, and exits with 1 if the JSON file is missing, or the
+With --check it computes nothing, and exits with 1 if the JSON file is missing or the
 source has changed since."""
 _FILENAME = "statistics.json"
 _OF_SPLIT, _OF_EPISODES = "{}.statistics.json", "episodes"
@@ -40,21 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--transform",
     metavar="MODULE:NAME",
-    help="a function of an episode, a preprocessor or a model: counts its outputs",
+    help="a function of an episode, a preprocessor or a model, whose outputs count",
   )
-  add("--policy", metavar="NAME", help="a ready policy: of what its network gets")
+  add("--policy", metavar="NAME", help="a ready policy: count inputs of its Normalize")
   add("--images", action="store_true", help="decode images, for statistics per channel")
   console.add_arguments(parser)
   add(
     "-o",
     "--output",
     metavar="FILE",
-    help=f"JSON file; by default {_FILENAME} in the store, or beside the files; of a "
-    "split NAME.statistics.json, of some episodes episodes.statistics.json",
+    help=f"JSON file; by default {_FILENAME} in the folder, or beside the files; for a "
+    "split SPLIT.statistics.json, for --episodes episodes.statistics.json",
   )
   add("--elements", action="store_true", help="show a line for each element")
-  add("--check", action="store_true", help="say whether the JSON file is up to date")
-  add("--num_workers", type=int, metavar="N", help="threads; one a core, at most 8")
+  add("--check", action="store_true", help="only check whether the file is up to date")
+  add("--num_workers", type=int, metavar="N", help="threads (one per core, at most 8)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     _print(check_statistics(output, source), args.elements)
     print(f"{output} is up to date.")
     return 0
-  if args.output:  # What it is called by default, patterns leave out.
+  if args.output:  # Patterns of files leave out the default names.
     _check_output(output, args.source)
   if args.policy:
     _print(_policy_statistics(args, output), args.elements)
@@ -130,7 +130,7 @@ def _policy_statistics(args: argparse.Namespace, output: str) -> Any:
 
 
 def _conversion(args: argparse.Namespace, source: Any) -> Any:
-  """Returns the stage that converts the data to what --spec declares, or None."""
+  """Returns the stage that converts data to the conventions of --spec, or None."""
   from t2r_seq import preprocessors, specs
   from t2r_seq.episodes.registry import open_episodes
 
@@ -157,7 +157,7 @@ def _conversion(args: argparse.Namespace, source: Any) -> Any:
 
 
 def _transform(args: argparse.Namespace) -> tuple[Any, Any]:
-  """Returns the transform, and how the training of a gin config cuts windows."""
+  """Returns the transform, and the `Cut` of the training, if gin configures it."""
   if args.transform:
     console.allow_project_code()
   if not args.gin_configs and not args.gin_bindings:
@@ -170,7 +170,7 @@ def _transform(args: argparse.Namespace) -> tuple[Any, Any]:
 
   args.no_model = False
   console.configures_model(args)
-  # The statistics that Normalize would read may be those to compute.
+  # The file that Normalize would read may be the one to write.
   with gin.unlock_config():
     gin.bind_parameter("Normalize.modes", {"*": None})
     gin.bind_parameter("Normalize.statistics_path", "")
@@ -193,7 +193,7 @@ def _default_output(source: Sequence[str], part: str | None) -> str:
 
 
 def _check_output(output: str, source: Sequence[str]) -> None:
-  """Refuses a file that would be one of the records when they are read again."""
+  """Raises UsageError if a pattern of the source matches the output."""
   path = os.path.abspath(output)
   for pattern in ",".join(source).split(","):
     if fnmatch.fnmatch(path, os.path.abspath(pattern.strip())):

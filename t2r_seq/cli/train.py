@@ -1,4 +1,4 @@
-"""`t2r_seq train`: a ready policy by its name, or the model that gin files describe."""
+"""`t2r_seq train`: trains a ready policy by name, or the model that gin configures."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from t2r_seq.cli import console, evaluate, sources
 SUMMARY = "train, evaluate and export a policy: a ready one, or your model"
 DESCRIPTION = """Trains, evaluates and exports a policy.
 
-A ready policy takes a data set of any format, and no code:
+A ready policy trains from a data set of any format, without code:
 
   t2r_seq train --policy mlp --dataset my.lerobot --model_dir run
   t2r_seq train --policy mlp --size tiny --dataset my.lerobot --model_dir run \\
     --gin_bindings 'MLPModel.chunk_size = 8'
   t2r_seq train --policy mlp --print_config > mine.gin
 
-Or an environment of Gymnasium, in which it collects and learns:
+Or in a Gymnasium environment, in which it collects and learns:
 
   t2r_seq train --policy dqn --env CartPole-v1 --model_dir run
 
-Your own model, which gin files describe:
+Your own model, which gin files configure:
 
   t2r_seq train --gin_configs research/pose_env/configs/pose_env_moving_stack4.gin \\
     --gin_bindings 'train_eval_model.model_dir = "runs/pose"'
 
-A run that was stopped resumes at its last checkpoint when it is started again. SIGTERM
-stops it at the next step, with a checkpoint and the status 0."""
+A stopped run resumes from its last checkpoint when it is started again. SIGTERM stops
+it after the current step, with a checkpoint and the status 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,18 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "--dataset",
     metavar="PATH",
     nargs="+",
-    help="a data set of any format; several are of several robots, in one policy",
+    help="a data set of any format; or several, each of a robot, for one policy",
   )
   parser.add_argument("--model_dir", metavar="RUN", help="folder of the run")
   parser.add_argument(
     "--size",
     choices=("tiny", "base"),
-    help="as in the paper (base), or for a laptop's CPU (tiny)",
+    help="as in the paper (base, the default), or for a laptop's CPU (tiny)",
   )
   parser.add_argument(
-    "--steps", type=int, metavar="N", help="of training, or in the environment"
+    "--steps",
+    type=int,
+    metavar="N",
+    help="train steps; if it learns in --env, steps there",
   )
-  parser.add_argument("--action", metavar="PATH", help="of the actions, if not found")
+  parser.add_argument(
+    "--action", metavar="PATH", help="path of the actions (the one named action)"
+  )
   parser.add_argument(
     "--observations",
     metavar="PATH",
@@ -59,15 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="states and cameras that the policy sees, or patterns of them",
   )
   parser.add_argument(
-    "--print_config", action="store_true", help="print the whole gin config and end"
+    "--print_config", action="store_true", help="only print the whole gin config"
   )
   parser.add_argument(
     "--env",
     metavar="NAME",
     nargs="+",
-    help="a Gymnasium environment: to learn in; or, with --dataset, to evaluate in, so "
-    "that the best export has the highest success there, or return; of several robots "
-    "ROBOT=NAME ...",
+    help="id of a Gymnasium environment to learn in; or, with --dataset, to evaluate "
+    "in: the best export has the highest success rate there, or return. For several "
+    "robots ROBOT=NAME ...",
   )
   evaluate.add_environment(parser)
   console.add_arguments(parser)
@@ -80,7 +85,7 @@ _OF_ENV = {"env_options", "observe", "task"}
 
 
 def run(args: argparse.Namespace) -> int:
-  """Trains."""
+  """Trains a ready policy, or gin's model; prints the result."""
   if args.policy is None:
     return _run_gin(args)
   console.read_gin(args)
@@ -131,7 +136,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_online(args: argparse.Namespace) -> int:
-  """Trains in an environment."""
   from t2r_seq import process, zoo
   from t2r_seq.zoo.train import configure_online
 
@@ -164,7 +168,7 @@ def _run_online(args: argparse.Namespace) -> int:
 
 
 def _environments(given: list[str] | None) -> str | dict[str, str] | None:
-  """Returns the environment of --env, or those by robot."""
+  """Returns the environment of --env, or environments by robot."""
   if given is None or (len(given) == 1 and "=" not in given[0]):
     return given[0] if given else None
   pairs = [text.partition("=") for text in given]
@@ -174,7 +178,6 @@ def _environments(given: list[str] | None) -> str | dict[str, str] | None:
 
 
 def _bindings(args: argparse.Namespace) -> list[str]:
-  """Returns the options that are bindings."""
   given = {
     "NUM_TRAIN_STEPS": args.steps,
     "find_signature.action": args.action,
@@ -184,7 +187,6 @@ def _bindings(args: argparse.Namespace) -> list[str]:
 
 
 def _run_gin(args: argparse.Namespace) -> int:
-  """Trains; see `t2r_seq.training.train_eval_model` for its parameters."""
   console.reject_options(args, _GIN, "without --policy NAME; use --gin_bindings")
   if args.model_dir is not None:
     args.gin_bindings.append(f"train_eval_model.model_dir = {args.model_dir!r}")
@@ -202,7 +204,6 @@ def _run_gin(args: argparse.Namespace) -> int:
 
 
 def _report(result: Any, model_dir: str | None = None) -> None:
-  """Prints the result of a training, and where its exports are."""
   result = dict(result)
   step = result.pop("global_step")
   if result.pop("was_stopped"):
@@ -212,7 +213,7 @@ def _report(result: Any, model_dir: str | None = None) -> None:
   metrics = ", ".join(f"{name} {result[name]:.5g}" for name in names)
   text = f"Trained to step {int(step)}" if metrics else f"At step {int(step)}"
   if metrics:
-    # A train step always has a loss; callbacks evaluate without one.
+    # Train steps always have a loss; evaluations by callbacks only have none.
     is_eval = _bound("input_generator_eval") is not None or "loss" not in result
     text += f": {metrics} ({'of the last evaluation' if is_eval else 'in training'})"
   exports = os.path.join(model_dir or str(_bound("model_dir") or ""), "export")
@@ -222,7 +223,6 @@ def _report(result: Any, model_dir: str | None = None) -> None:
 
 
 def _suggest(args: argparse.Namespace) -> None:
-  """Prints the next commands to run."""
   folders = (
     os.path.join(args.model_dir, "export", name) for name in ("best", "latest")
   )
@@ -241,7 +241,7 @@ def _suggest(args: argparse.Namespace) -> None:
 
 
 def _evaluation(args: argparse.Namespace, export: str, env: str | None) -> str:
-  """Returns the command that evaluates an export as the training did."""
+  """Returns the command that evaluates an export with the options of the training."""
   words = ["t2r_seq", "evaluate", export, "--env", str(env), "--episodes", "50"]
   return shlex.join([*words, *console.option_words(args, _OF_ENV)])
 

@@ -32,29 +32,25 @@ _REASON = 62
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the command's arguments."""
   add = parser.add_argument
-  add(
-    "sources", metavar="SOURCE", nargs="+", help="one, or two that are put side by side"
-  )
-  add(
-    "-o", "--output", metavar="PAGE", default="view.html", help="the page (view.html)"
-  )
+  add("sources", metavar="SOURCE", nargs="+", help="a data set; two are side by side")
+  add("-o", "--output", metavar="PAGE", default="view.html", help="page (view.html)")
   add(
     "--spec",
     metavar="SPEC",
-    help=f"of records, or of windows with time offsets: {console.FORMS}",
+    help=f"specs of records, or of windows, with time offsets: {console.FORMS}",
   )
   sources.add_opening(parser)
   sources.add_episodes(parser)
-  add("--export", metavar="EXPORT", nargs="+", help="an export, or its folder; or two")
+  add("--export", metavar="EXPORT", nargs="+", help="one or two exports, or folders")
   console.add_arguments(parser)
-  add("--no_model", action="store_true", help="do without the model's code")
-  add("--max_mb", type=float, default=20.0, metavar="MB", help="of the page (20)")
-  add("--png", metavar="FILE", help="a contact sheet, too, of the worst outliers")
-  add("--rrd", metavar="FILE", help="a recording for Rerun, too, of all episodes")
+  add("--no_model", action="store_true", help="do not use the model's code")
+  add("--max_mb", type=float, default=20.0, metavar="MB", help="maximum page size (20)")
+  add("--png", metavar="FILE", help="also write a contact sheet of the worst outliers")
+  add("--rrd", metavar="FILE", help="also write a Rerun recording of all episodes")
 
 
 def run(args: argparse.Namespace) -> int:
-  """Writes the page; prints its contents, and the outliers."""
+  """Writes the page; prints what it shows, and the outliers."""
   if not args.max_mb > 0:
     raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
@@ -92,7 +88,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _render(survey: Survey, chosen: str) -> list[str]:
-  """Renders the outliers."""
   num_steps = sum(each.num_steps for each in survey.episodes)
   heading = (
     f"{survey.viewer.path}: {console.count(len(survey.episodes), 'episode')}, "

@@ -457,7 +457,6 @@ def _policies(model: T2RModel) -> dict[str | None, _Policy]:
 
 
 def _policy(model: Any) -> _Policy:
-  """Returns a model with its functions, signatures and record."""
   functions = PolicyFunctions(model)
   signatures, record = functions.signatures(), functions.record
   embedded_step, changes = _embedded_step(model)
@@ -507,7 +506,6 @@ def _embedded_step(model: T2RModel) -> tuple[Any, dict[str, Any]]:
 def _write_records(
   model: T2RModel, folder: str, global_step: int, record: PolicyRecord
 ) -> None:
-  """Writes the specs and the record of a policy."""
   os.makedirs(folder, exist_ok=True)
   assets = create_t2r_assets(
     stored_feature_specs(model),

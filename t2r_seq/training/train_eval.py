@@ -197,7 +197,6 @@ def _prepare(
   model_dir: str,
   config: RunConfig,
 ) -> Trainer:
-  """Matches the model and its input, and builds the network."""
   exported_feature_specs(model)  # Fails before training if it cannot be exported.
   train, evaluated = generators
   if train is not None:
@@ -230,7 +229,6 @@ def _restore(
   is_shared: bool,
   config: RunConfig,
 ) -> Checkpoints:
-  """Resumes from the newest checkpoint, or starts with the initial weights."""
   if not is_shared:
     exports.remove_unfinished_exports(os.path.join(write_dir, "export"))
   keep = config.keep_checkpoint_max
@@ -361,7 +359,6 @@ class _Training:
     return scalars
 
   def _start_step(self, generator: AbstractInputGenerator) -> int:
-    """Returns the number of the first batch."""
     strategy = self._run.trainer.strategy
     options = generator.position_options
     if options:

@@ -253,7 +253,6 @@ def policy_environment(
 
 
 def _shapes(space: Any) -> dict[str, Any]:
-  """Returns the spaces of an observation by key."""
   parts = getattr(space, "spaces", None)
   if not isinstance(parts, Mapping):
     return {"": space}

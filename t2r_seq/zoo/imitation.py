@@ -416,7 +416,6 @@ class ImitationModel(models.RegressionModel):
     return labels
 
   def _observation_spec(self, path: str, shape: Sequence[int]) -> ExtendedTensorSpec:
-    """Returns the spec of a path's last steps."""
     convention, size = self._conventions[path]
     # Network and data may represent rotations by different numbers of components.
     shape = [*shape[:-1], size] if shape else []
@@ -500,7 +499,6 @@ class ImitationModel(models.RegressionModel):
     )
 
   def _camera_size(self, path: str, shape: Sequence[int]) -> Sequence[int]:
-    """Returns height and width of a camera's images for the network."""
     return self._image_size or self._camera_sizes.get(path, shape[:2])
 
   def _transforms(self, path: str, shape: Sequence[int]) -> Sequence[Any]:
@@ -620,7 +618,6 @@ class ImitationModel(models.RegressionModel):
 
   @property
   def _action_places(self) -> Any:
-    """The indices of a robot's actions in the model's vector."""
     assert self._robot is not None
     return self._robot.places(self._robot.signature.action, self._native.action_size)
 

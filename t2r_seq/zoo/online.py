@@ -440,7 +440,6 @@ def train_online(
 
 
 def _create_env_fn(env: Any) -> Callable[[], Any]:
-  """Returns a function that makes an environment."""
   if isinstance(env, str):
     return functools.partial(make_environment, env)
   if not callable(env) or (hasattr(env, "reset") and not isinstance(env, type)):
@@ -467,7 +466,6 @@ def _create_exporters() -> list[Exporter]:
 
 
 def _stored_specs(model: OnlineModel) -> TensorSpecStruct:
-  """Returns the specs of a transition in the replay."""
   stored = models.training_specification(model)
   return TensorSpecStruct(
     (path, spec)

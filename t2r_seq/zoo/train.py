@@ -106,16 +106,9 @@ def configure_policy(
   they exist.
 
   Args:
-    policy: see `train_policy`.
-    dataset: see `train_policy`; None leaves out parameters that follow from the data
-      set.
-    model_dir: see `train_policy`.
-    size: see `train_policy`.
-    gin_configs: see `train_policy`.
-    gin_bindings: see `train_policy`.
-    open_options: see `train_policy`.
-    env_id: see `train_policy`.
-    env_options: see `train_policy`.
+    policy, model_dir, size, gin_configs, gin_bindings: see `train_policy`.
+    open_options, env_id, env_options: see `train_policy`.
+    dataset: see `train_policy`; None leaves out parameters that follow from it.
     is_dry: whether to write no files.
   Returns:
     The config as text, with its comments. Bindings that follow from the data set and
@@ -166,15 +159,11 @@ def policy_statistics(
   changed values in the windows that training cuts.
 
   Args:
-    policy: see `train_policy`.
+    policy, size, gin_configs, gin_bindings, open_options: see `train_policy`.
     dataset: path of a data set of any format.
     output: JSON file, for `ImitationModel.statistics_path`.
-    size: see `train_policy`.
     episodes: numbers of the only episodes to count, or a file of them; None for all, or
       those of the option `split`.
-    gin_configs: see `train_policy`.
-    gin_bindings: see `train_policy`.
-    open_options: see `train_policy`.
   Raises:
     SpecError, ImportError, OSError: see `train_policy`.
   """
@@ -417,10 +406,7 @@ class _Run:
     ], has_success
 
   def _split_episodes(self) -> dict[str, np.ndarray]:
-    """Returns the episodes to train on and to hold out, by split.
-
-    They are those of the run's files if it resumes; {} without random access.
-    """
+    """Returns the episodes of 'train' and 'eval', as before if the run resumes."""
     lengths = self._episodes.lengths
     if lengths is None:
       _say(
@@ -593,10 +579,7 @@ class _Robots:
       run.check_random_access()
 
   def _name_robots(self) -> dict[str, str]:
-    """Returns the robot of each source: its type, or the source's own name.
-
-    Sources share a robot if they have one type, and one signature.
-    """
+    """Returns the robot of each source: its type, if all of the type are alike."""
     signatures: dict[str | None, list[Signature]] = {}
     for run in self._runs.values():
       signatures.setdefault(run.robot[0], []).append(run.signature)
@@ -723,7 +706,6 @@ def _references(names: Any) -> str:
 
 
 def _robot_bindings(robot: Embodiment, scope: str) -> list[str]:
-  """Returns the fields of an Embodiment in the scope of a source."""
   fields = {k: v for k, v in vars(robot).items() if k != "signature"}
   return [
     *(f"{scope}/Embodiment.{name} = {value!r}" for name, value in fields.items()),
