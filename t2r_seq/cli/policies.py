@@ -165,7 +165,7 @@ def _add_verify_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     "--checkpoint",
     metavar="PATH",
-    help="compare outputs with this checkpoint's: a run's folder, or its prefix",
+    help="expected outputs: those of a checkpoint, or of a run's newest one",
   )
   add(
     "--export",

@@ -301,10 +301,7 @@ class ImitationModel(models.RegressionModel):
     return None if self._robot is None else self._robot.name
 
   def network_sizes(self) -> dict[str, int]:
-    """Returns elements of states and actions, and channels of cameras, by path.
-
-    They are the network's: conventions may change the data's.
-    """
+    """Returns the network's last axis of each state, camera and the action, by path."""
     return {path: size for path, (_, size) in self._conventions.items()}
 
   def native_model(self, robot: Embodiment) -> ImitationModel:

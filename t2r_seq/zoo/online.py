@@ -108,11 +108,7 @@ class OnlineSchedule:
     return rounds * self.updates_per_round
 
   def steps_before(self, update: int) -> int:
-    """Returns the environment steps before the round of a train step.
-
-    Args:
-      update: number of the train step, from 0.
-    """
+    """Returns the environment steps before the round of train step `update`, >= 0."""
     return (
       self.learning_starts + update // self.updates_per_round * self.steps_per_round
     )

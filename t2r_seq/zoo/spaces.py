@@ -104,10 +104,7 @@ class EnvSignature:
     return (flat - (low + high) / 2) / ((high - low) / 2)
 
   def unnormalize(self, actions: Any) -> Any:
-    """Maps [B, A] in [-1, 1] to actions of the environment, [B, *shape], float32.
-
-    NumPy arrays may have any leading axes.
-    """
+    """Maps [..., A] (tensors: [B, A]) in [-1, 1] to actions, [..., *shape], float32."""
     assert self.low is not None and self.high is not None
     low, high = self.low.ravel(), self.high.ravel()
     scaled = (low + high) / 2 + actions * ((high - low) / 2)
