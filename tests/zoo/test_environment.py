@@ -148,6 +148,11 @@ BAD = {
   "no such environment": (["--env", "T2RTestReech-v0"], "T2RTestReach"),
   "no package": (["--env", "no_such_pkg/Push-v0"], "needs the package no_such_pkg"),
   "no Atari": (["--env", "ALE/Pong-v5"], "pip install ale-py"),
+  "no such option": (
+    ["--env", ENV, "--env_options", '{"speed": 2}'],
+    f"environment: {ENV}: options: Reach.__init__() got an unexpected keyword argument "
+    "'speed'",
+  ),
   "other actions": (
     ["--env", "T2RTestWide-v0"],
     "action: expected (3,), of Box(-1.0, 1.0, (3,), float32), got (2,) of the policy",

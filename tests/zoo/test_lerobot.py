@@ -164,10 +164,11 @@ def test_kl_divergence_is_that_of_normal_distributions():
   np.testing.assert_allclose(got, want)
 
 
-def test_act_encodes_the_style_in_training_alone():
+@pytest.mark.parametrize("steps", (1, 3))
+def test_act_encodes_the_style_in_training_alone(steps):
   tf.random.set_seed(0)
   network = act.ACTNetwork(
-    (3, 2),
+    (steps, 2),
     1,
     0,
     (1, 1, 1),
@@ -177,11 +178,11 @@ def test_act_encodes_the_style_in_training_alone():
     ),
   )
   state = tf.ones([2, 5])
-  padded = tf.constant([[True, True, False]] * 2)
-  actions = np.random.default_rng(0).normal(size=(2, 3, 2)).astype(np.float32)
-  before = network([state], [], state, tf.constant(actions), padded)
-  actions[:, 2] += 9.0  # A padded action does not count.
-  after = network([state], [], state, tf.constant(actions), padded)
+  is_real = tf.constant([[*[True] * (steps - 1), False]] * 2)
+  actions = np.random.default_rng(0).normal(size=(2, steps, 2)).astype(np.float32)
+  before = network([state], [], state, tf.constant(actions), is_real)
+  actions[:, -1] += 9.0  # A padded action does not count.
+  after = network([state], [], state, tf.constant(actions), is_real)
   np.testing.assert_allclose(before["mean"], after["mean"], atol=1e-6)
   assert before["mean"].shape == (2, 4)
   acting = network([state], [])

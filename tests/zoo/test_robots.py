@@ -390,6 +390,14 @@ def test_explain_shows_what_a_batch_has_of_each_robot(two):
   assert "20 steps/s" in franka and "cameras observation.images.wrist;" in franka
 
 
+def test_description_of_a_sequence_model_lists_cameras_that_a_robot_lacks(two):
+  robots = make_robots(two)
+  signature = dataclasses.replace(shared_signature(robots), embodiments=robots)
+  model = zoo.LSTMModel(signature=signature, statistics_path="", image_size=(8, 8))
+  described = robots["ur5"].describe(model.get_feature_specification("train"))
+  assert described[2] == f"cameras none, masked {CAMERA}wrist"
+
+
 @pytest.fixture(scope="module")
 def built(two):
   """Returns (robots, a built model of both)."""
