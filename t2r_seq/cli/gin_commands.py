@@ -102,8 +102,8 @@ def _gin(args: argparse.Namespace) -> int:
     if not matching:
       near = errors.nearest(pattern, [*policies(), *gin_registry.configurables()])
       raise console.UsageError(
-        f"nothing that gin can configure is called '{pattern}'.{near} The modules of a "
-        "project are looked at with --import MODULE."
+        f"nothing that gin can configure is called '{pattern}'.{near} To "
+        "include a project's configurables: --import MODULE."
       )
     selected |= matching
   print("\n\n".join(gin_registry.render(name, selected[name]) for name in selected))

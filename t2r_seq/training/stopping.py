@@ -140,7 +140,7 @@ class StopSignal:
     if self._first is None:
       self._first = now
       self._note(number)
-      logging.info("Told to stop by %s.", signal.Signals(number).name)
+      logging.info("Stopping: received %s.", signal.Signals(number).name)
       # Raised once: a second signal must not interrupt the end of the run.
       if self._is_waiting:
         self._is_waiting = False

@@ -136,7 +136,7 @@ def train_eval_model(
       data is bad; or another process trains in `model_dir`.
     OSError: a checkpoint or an export cannot be written.
     checkpoints.NanLossError: a loss or gradient was not finite; it is in no checkpoint.
-    KeyboardInterrupt: SIGINT, after saving a checkpoint.
+    KeyboardInterrupt: SIGINT; with one worker a checkpoint is saved before.
   """
   config = run_config or RunConfig()
   generators = input_generator_train, input_generator_eval

@@ -255,7 +255,7 @@ def shared_signature(
 ) -> Signature:
   """Returns the signature of a model of several robots.
 
-  Vectors are as large as the largest robot's; images are as large as the first robot's.
+  Vectors have room for all robots' layouts; images are as large as the first robot's.
   Additional states are `robot/id`, one-hot, and `robot/mask`: 1 for each element of the
   states and actions, and for each camera, that the robot has.
 

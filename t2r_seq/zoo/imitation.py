@@ -165,9 +165,9 @@ class ImitationModel(models.RegressionModel):
   Each robot's data goes through the robot's own stages, in the input and in the export:
   conventions, images, normalization, layout. `as_robot` returns the policy of a robot.
 
-  A subclass defines `create_network` and `a_func`, and `all_errors` if its loss is not
-  the action decoder's. A network that sees the labels in training, such as a CVAE,
-  also overrides `inference_network_fn(features, labels, mode)`.
+  A subclass defines `create_network` and `a_func`, and `all_errors` for a loss other
+  than the action decoder's or the squared error. A network that sees the labels in
+  training, such as a CVAE, also overrides `inference_network_fn`.
 
   Attributes:
     needs: required inputs, from 'cameras' and 'language'.
@@ -305,7 +305,7 @@ class ImitationModel(models.RegressionModel):
     return {path: size for path, (_, size) in self._conventions.items()}
 
   def native_model(self, robot: Embodiment) -> ImitationModel:
-    """Returns a model of one robot alone, with its specs and stages; for no network."""
+    """Returns the model of one robot alone: its specs and stages, without a network."""
     native = copy.copy(self)
     native._robot, native._native, native._embodiments = None, native, {}
     native.signature, native._statistics_path = robot.signature, robot.statistics

@@ -388,6 +388,7 @@ def train_online(
     ImportError: Gymnasium or a package of the environment is missing.
     SpecError: an unknown environment, spaces that the policy cannot use, an invalid
       option, or a checkpoint of another model. Nothing is trained then.
+    training.checkpoints.NanLossError: a loss or gradient was not finite.
   """
   schedule = schedule or OnlineSchedule()
   is_prioritized = isinstance(sampler, replay.Prioritized)

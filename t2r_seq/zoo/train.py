@@ -71,7 +71,8 @@ def train_policy(
     SpecError: the data set is missing or does not fit the policy or the environment, or
       an option is invalid.
     ImportError: a package of the format or of the environment is missing.
-    OSError: a gin file cannot be read.
+    OSError: a file cannot be read or written.
+    training.checkpoints.NanLossError: a loss or gradient was not finite.
   """
   configure_policy(
     policy,
@@ -454,7 +455,7 @@ class _Run:
       return {"train": np.setdiff1d(train, held_out), "eval": held_out}
     count = len(train)
     if count < 2:
-      _say(f"{self._dataset}: no episode is held out for evaluation: there is but one.")
+      _say(f"{self._dataset}: no episode is held out for evaluation: there is only one.")
       return {"train": train}
     share = max(_EVAL_SHARE, 1 / count)
     parts = make_splits({"train": 1 - share, "eval": share}, count)

@@ -89,7 +89,7 @@ def test_sigterm_ends_the_loop_and_keeps_whole_episodes(folder, kind):
     process.kill()
   assert process.returncode == 0, err
   assert out.startswith("Stopped by a signal at the policy of step 0: collected ")
-  assert "Told to stop by SIGTERM" in err
+  assert "Stopping: received SIGTERM" in err
   num_episodes = int(out.split("collected ")[1].split()[0])
   if kind == "store":
     assert _check_episodes(folder) == num_episodes
