@@ -166,7 +166,7 @@ def check_latency(args: argparse.Namespace) -> None:
 
 
 def latency_of(args: argparse.Namespace, period: float | None) -> Any:
-  """Returns a `SimulatedLatency`, by default at a control period; None if not given.
+  """Returns the `SimulatedLatency` of --latency, if given; `period` is the export's.
 
   Raises:
     UsageError: neither the options nor the export have a control rate.

@@ -21,8 +21,8 @@ DELAY = "delay"
 class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
   """Draws the inference delay of each sample: how many of its actions are known.
 
-  The label 'delay', int32 [B], is uniform in 0 to `max_delay`, and depends on the
-  sample's number only.
+  The label 'delay', int32 [B], is uniform from 0 to `max_delay`; see
+  `randomness.of_samples`.
   """
 
   def __init__(

@@ -455,7 +455,7 @@ class _Run:
       return {"train": np.setdiff1d(train, held_out), "eval": held_out}
     count = len(train)
     if count < 2:
-      _say(f"{self._dataset}: no episode is held out for evaluation: there is only one.")
+      _say(f"{self._dataset}: no episode is held out for evaluation: it has only one.")
       return {"train": train}
     share = max(_EVAL_SHARE, 1 / count)
     parts = make_splits({"train": 1 - share, "eval": share}, count)
