@@ -88,7 +88,7 @@ class Run:
     self.is_stopped = True
 
   def write_scalars(self, scalars: Mapping[str, Any]) -> None:
-    """Writes scalars by name to the event file of the steps; no effect after them."""
+    """Writes scalars by name to the training's event file; no effect before it."""
     if self._writer is not None:
       self._writer.scalars(scalars, self.step)
 

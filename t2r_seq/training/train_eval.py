@@ -179,7 +179,7 @@ def train_eval_model(
       run, input_generator_eval, eval_steps, eval_throttle_secs, exporters, pending
     )
     loop = _Training(run, screen, checkpoints, evaluated, max_train_steps, config)
-    scalars, was_stopped = loop.run(input_generator_train)
+    scalars, was_stopped = loop.run(input_generator_train, stack)
     metrics = {} if was_stopped else evaluated.run()
     if pending is not None and not was_stopped:
       pending.join()
@@ -274,12 +274,13 @@ class _Training:
     self._is_warned = False
 
   def run(
-    self, generator: AbstractInputGenerator | None
+    self, generator: AbstractInputGenerator | None, at_end: contextlib.ExitStack
   ) -> tuple[dict[str, float], bool]:
     """Runs the remaining steps.
 
     Args:
       generator: training batches; None trains nothing.
+      at_end: closes the event file, which the last evaluation and exports still use.
     Returns:
       (the scalars of the last step, if there was one; whether a signal stopped it).
     """
@@ -297,7 +298,7 @@ class _Training:
     generator.set_specification_from_model(run.model, ModeKeys.TRAIN)
     try:
       with contextlib.ExitStack() as stack:
-        scalars = self._train(generator, stack)
+        scalars = self._train(generator, stack, at_end)
     except stopping.Stopped:
       return {}, True
     if (report := generator.report) is not None:
@@ -307,7 +308,10 @@ class _Training:
     return scalars, False
 
   def _train(
-    self, generator: AbstractInputGenerator, stack: contextlib.ExitStack
+    self,
+    generator: AbstractInputGenerator,
+    stack: contextlib.ExitStack,
+    at_end: contextlib.ExitStack,
   ) -> dict[str, float]:
     run, config, trainer = self._run, self._config, self._run.trainer
     signal = stack.enter_context(workers.stop_signal(trainer.strategy))
@@ -323,11 +327,10 @@ class _Training:
     self._screen.summary(run, generator, self._evaluation.input_generator)
     progress = ProgressLog(self._last_step, is_quiet=self._screen.has_bar)
     writer = SummaryWriter(run.write_dir)
-    closing.callback(writer.close)
+    at_end.callback(writer.close)
     trainer.write_summaries(writer, config.log_every_n_steps)
     run.write_to(writer)
-    # Callbacks of later evaluations and exports must not write to a closed file.
-    closing.callback(run.write_to, None)
+    at_end.callback(run.write_to, None)
     scalars: dict[str, float] = {}
     while step < self._last_step and not run.is_stopped:
       batches_of_loop = []

@@ -79,6 +79,8 @@ def _recording(name):
       assert os.path.exists(f"{arguments[0]}.index")
     if name == "after_export":
       assert os.path.isdir(arguments[1])
+    if name in ("after_export", "on_end"):
+      run.write_scalars({name: run.step})
     assert run.is_chief and isinstance(run.model, Line)
 
   return record
@@ -149,6 +151,11 @@ def test_norms_are_written(everything):
   assert {tag for tag, _ in found} == {"norm/q/kernel", "norm/q/bias"}
   kernel = model.named_variables["q/kernel"].numpy()
   np.testing.assert_allclose(found["norm/q/kernel", 4], np.abs(kernel), rtol=1e-6)
+
+
+def test_events_after_the_last_step_are_written(everything, read_events):
+  events = read_events(everything[0])
+  assert events["after_export"][0] == events["on_end"][0] == 4
 
 
 def test_td3_exports_lag_by_one(everything):
