@@ -411,15 +411,15 @@ def load_store_specs(source: str) -> Any:
   from t2r_seq import specs
 
   features, labels = load_window_specs(source)
-  joined = specs.flatten_spec_structure(features)
+  all_specs = specs.flatten_spec_structure(features)
   for path, spec in specs.flatten_spec_structure(labels or {}).items():
-    if path in joined and not joined[path].is_identical_to(spec):
+    if path in all_specs and not all_specs[path].is_identical_to(spec):
       raise UsageError(
         f"--spec: {source}: {path} is a feature and a label with different specs. A "
         "store has one column for a path."
       )
-    joined[path] = spec
-  return joined
+    all_specs[path] = spec
+  return all_specs
 
 
 def reject_options(

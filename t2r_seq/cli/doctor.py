@@ -177,10 +177,10 @@ def _render(report: Report, max_shown: int) -> Iterator[str]:
     heading += f"; {report.num_bytes:,} bytes compared with checksums"
   yield heading
   for kind, label in errors.KINDS.items():
-    found = [problem for problem in report.problems if problem.kind == kind]
-    if found:
-      title = f"{console.count(len(found), 'problem')} ({label}):"
-      yield "\n".join([title, *_problems(found, max_shown)])
+    problems = [problem for problem in report.problems if problem.kind == kind]
+    if problems:
+      title = f"{console.count(len(problems), 'problem')} ({label}):"
+      yield "\n".join([title, *_problems(problems, max_shown)])
   bad = {source: report.bad(source) for source in report.counts}
   lines = [
     f"{source}: {len(bad[source]):,} of {console.count(count, report.unit)} bad "

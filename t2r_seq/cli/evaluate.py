@@ -123,8 +123,8 @@ def run(args: argparse.Namespace) -> int:
   predictors = {
     name: console.load_export(name, False, args.robot) for name in args.export_dirs
   }
-  seen = [s for p in predictors.values() for s in p.get_step_specification().values()]
-  if args.task and not any(spec.dtype == "string" for spec in seen):
+  inputs = [s for p in predictors.values() for s in p.get_step_specification().values()]
+  if args.task and not any(spec.dtype == "string" for spec in inputs):
     raise console.UsageError("--task: no effect for a policy that takes no text.")
   results = {
     name: evaluate_export(
@@ -160,9 +160,9 @@ def _policy_maker(args: argparse.Namespace, period: float | None) -> Any:
 def check_latency(args: argparse.Namespace) -> None:
   """Raises UsageError if options that need --latency are given without it."""
   names = ("overlap", "num_executed", "jitter", "control_rate")
-  given = [f"--{name}" for name in names if getattr(args, name, None) is not None]
-  if args.latency is None and given:
-    raise console.UsageError(f"{', '.join(given)}: give --latency SECONDS, too.")
+  options = [f"--{name}" for name in names if getattr(args, name, None) is not None]
+  if args.latency is None and options:
+    raise console.UsageError(f"{', '.join(options)}: give --latency SECONDS, too.")
 
 
 def latency_of(args: argparse.Namespace, period: float | None) -> Any:

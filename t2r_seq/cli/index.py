@@ -62,11 +62,11 @@ def _load_spec(source: str) -> Any:
   features, labels = console.load_specs(source)
   if not labels:
     return features
-  joined = specs.TensorSpecStruct()
+  all_specs = specs.TensorSpecStruct()
   for prefix, structure in (("features", features), ("labels", labels)):
     for path, spec in structure.items():
-      joined[f"{prefix}/{path}"] = spec
-  return joined
+      all_specs[f"{prefix}/{path}"] = spec
+  return all_specs
 
 
 def _write(patterns: Sequence[str], spec: Any, num_parallel: int, force: bool) -> int:

@@ -178,12 +178,12 @@ def _environments(given: list[str] | None) -> str | dict[str, str] | None:
 
 
 def _bindings(args: argparse.Namespace) -> list[str]:
-  given = {
+  values = {
     "NUM_TRAIN_STEPS": args.steps,
     "find_signature.action": args.action,
     "find_signature.observations": args.observations,
   }
-  return [f"{name} = {value!r}" for name, value in given.items() if value is not None]
+  return [f"{name} = {value!r}" for name, value in values.items() if value is not None]
 
 
 def _run_gin(args: argparse.Namespace) -> int:

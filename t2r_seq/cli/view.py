@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     unfinished = sources.unfinished_conversion(viewer.path, viewer.num_episodes or 0)
     parts += [unfinished] if unfinished else []
     console.show("\n\n".join(parts) + "\n")
-  written = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
-  console.show(f"Written: {', '.join(written)} ({made.page.num_bytes / 1e6:.1f} MB)")
+  paths = [made.page.path, *(path for path in (args.png, args.rrd) if path)]
+  console.show(f"Written: {', '.join(paths)} ({made.page.num_bytes / 1e6:.1f} MB)")
   return 0
 
 

@@ -236,10 +236,10 @@ class Checkpoints:
     """Raises NanLossError if a step of this run was not finite."""
     step = self._trainer.first_bad_step
     if step is not None:
-      kept = self.latest or "none; it happened before the first save"
+      last = self.latest or "none; it happened before the first save"
       raise NanLossError(
         f"train_eval_model: step {step}: expected a finite loss and finite gradients, "
-        f"got nan or infinity. Training stopped; last good checkpoint: {kept}. Lower "
+        f"got nan or infinity. Training stopped; last good checkpoint: {last}. Lower "
         "the learning rate, clip gradients, or look for bad values in the data."
       )
 

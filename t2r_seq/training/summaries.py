@@ -80,8 +80,8 @@ class SummaryWriter:
         )
     self.images(images, step, texts)
     rest = {p: t for p, t in features.items() if f"seen/{p}" not in images}
-    given = {f"label {path}": t for path, t in (labels or {}).items()}
-    table = summaries.samples_table({**rest, **given})
+    label_rows = {f"label {path}": t for path, t in (labels or {}).items()}
+    table = summaries.samples_table({**rest, **label_rows})
     if table:
       self.markdown("seen/samples", table, step)
 

@@ -386,8 +386,8 @@ class _Training:
   ) -> None:
     """Writes the first batch and gin's config; warns of unread bindings."""
     run = self._run
-    seen = run.trainer.first_replica(batch)
-    features, labels = seen if len(seen) > 1 else joint.split(seen[0])
+    local = run.trainer.first_replica(batch)
+    features, labels = local if len(local) > 1 else joint.split(local[0])
     spec = run.model.get_feature_specification(ModeKeys.TRAIN)
     leaves = flatten_spec_structure(spec).items()
     offsets = {

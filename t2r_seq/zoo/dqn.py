@@ -106,5 +106,5 @@ class DQNModel(OnlineModel):
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
     """Chooses a random action with probability epsilon, otherwise the best."""
     is_random, action = rng.random() < self._epsilon(done), rng.integers(len(output))
-    chosen = action if is_random else np.argmax(output)
-    return np.int64(chosen + self.signature.first_action)
+    index = action if is_random else np.argmax(output)
+    return np.int64(index + self.signature.first_action)

@@ -119,14 +119,14 @@ class Embodiment:
     missing = [
       p for p, s in model.items() if s.shape.rank >= 3 and p not in self.cameras
     ]
-    given = f"cameras {', '.join(self.cameras) or 'none'}"
+    cameras = f"cameras {', '.join(self.cameras) or 'none'}"
     masked = f", masked {', '.join(missing)}" if missing else ""
     files = self.statistics
     files = files if isinstance(files, str) else " and ".join(files)
     return [
       f"robot {self.name}, id {self.id}",
       ", ".join(vectors),
-      f"{given}{masked}",
+      f"{cameras}{masked}",
       f"statistics {files}",
     ]
 
@@ -212,14 +212,14 @@ def design_embodiments(
         paths[name][path] = shared
   layouts: dict[str, dict[str, list[int]]] = {name: {} for name in signatures}
   for owners in _vectors(signatures, paths):
-    named = {
+    conventions = {
       name: Convention.of(signatures[name].conventions.get(path))
       for name, path in owners.items()
     }
-    if not all(each is not None and each.names for each in named.values()):
+    if not all(each is not None and each.names for each in conventions.values()):
       continue
     order: dict[str, int] = {}
-    for name, each in named.items():
+    for name, each in conventions.items():
       assert each is not None and each.names
       places = [order.setdefault(element, len(order)) for element in each.names]
       if places != [*range(len(places))]:
@@ -273,10 +273,10 @@ def shared_signature(
   action_size = 0
   for robot in robots:
     signature = robot.signature
-    given = sizes[robot.name] if sizes else _stored_sizes(signature)
+    own_sizes = sizes[robot.name] if sizes else _stored_sizes(signature)
     needs = {
       path: int(robot.places(path, size).max(initial=-1)) + 1
-      for path, size in given.items()
+      for path, size in own_sizes.items()
       if path in signature.states or path == signature.action
     }
     for path in signature.states:

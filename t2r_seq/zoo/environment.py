@@ -54,9 +54,9 @@ def make_environment(
         f"the environment {env_id} needs the package {package}, which cannot be "
         f"imported: {error}. pip install {package.replace('_', '-')}"
       ) from error
-  given = {**({"render_mode": "rgb_array"} if is_rendered else {}), **(options or {})}
+  kwargs = {**({"render_mode": "rgb_array"} if is_rendered else {}), **(options or {})}
   try:
-    return gymnasium.make(name, **given)
+    return gymnasium.make(name, **kwargs)
   except gymnasium.error.DependencyNotInstalled as error:
     raise ImportError(f"the environment {env_id} needs a package: {error}") from error
   except TypeError as error:
@@ -97,7 +97,7 @@ def match_observations(
   where = f"environment: {env_id}"
   shapes = _shapes(space)
   expected = {path: spec for path, spec in expected.items() if spec.dtype != tf.string}
-  chosen: dict[str, str] = {}
+  keys: dict[str, str] = {}
   for key, path in (observe or {}).items():
     if path not in expected:
       raise errors.SpecError(
@@ -109,11 +109,11 @@ def match_observations(
         f"{where}: observe: expected an observation of {_listing(shapes)}, or "
         f"'{RENDER}', got '{key}'.{errors.nearest(key, shapes)}"
       )
-    chosen[path] = key
+    keys[path] = key
   for path, spec in expected.items():
-    if path in chosen:
-      fits = [chosen[path]]
-      if chosen[path] != RENDER and not _fits(shapes[chosen[path]], spec):
+    if path in keys:
+      fits = [keys[path]]
+      if keys[path] != RENDER and not _fits(shapes[keys[path]], spec):
         fits = []
     else:
       fits = [key for key, each in shapes.items() if _fits(each, spec)]
@@ -127,8 +127,8 @@ def match_observations(
         f"{where}: {path}: expected one observation that is {errors.describe(spec)}, "
         f"got {_listing({k: shapes[k] for k in fits} or shapes)}. {hint}"
       )
-    chosen[path] = fits[0]
-  return chosen
+    keys[path] = fits[0]
+  return keys
 
 
 def check_action(env_id: str, space: Any, shape: tuple[int, ...]) -> None:

@@ -44,8 +44,8 @@ class DelayPreprocessor(preprocessors.SpecTransformationPreprocessor):
   def _preprocess_fn(self, features: Any, labels: Any, mode: str) -> tuple[Any, Any]:
     del mode
     if labels is not None:
-      drawn = randomness.of_samples(tf.shape(labels[TARGET])[0])
-      labels[DELAY] = drawn.integers("delay", self._max_delay + 1)
+      numbers = randomness.of_samples(tf.shape(labels[TARGET])[0])
+      labels[DELAY] = numbers.integers("delay", self._max_delay + 1)
     return features, labels
 
 
@@ -168,8 +168,8 @@ class FlowModel(ImitationModel):
   ) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
-    seen = self.encode(features, mode)
-    count = seen.shape[1] * seen.shape[2]
-    context = self.network["context"](tf.reshape(seen, [-1, count, self._size]))
+    encodings = self.encode(features, mode)
+    count = encodings.shape[1] * encodings.shape[2]
+    context = self.network["context"](tf.reshape(encodings, [-1, count, self._size]))
     context = tf.reshape(context, [-1, count * self._size])
     return self.network["decoder"](context, training=training, known=known)

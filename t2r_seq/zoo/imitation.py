@@ -116,22 +116,22 @@ def robot_conventions(
   Raises:
     SpecError: see `model_conventions`.
   """
-  chosen = {}
+  own_changes = {}
   for path in robot.vectors_and_cameras:
     if words := _filter(robot, path, changes.get(robot.role(path), {})):
-      chosen[path] = words
-  return model_conventions(robot.signature, chosen)
+      own_changes[path] = words
+  return model_conventions(robot.signature, own_changes)
 
 
 def _filter(robot: Embodiment, path: str, words: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the fields of a change that the robot's data declares at its path."""
-  given = Convention.of(robot.signature.conventions.get(path))
-  if given is None:
+  convention = Convention.of(robot.signature.conventions.get(path))
+  if convention is None:
     return {}
   return {
     word: value
     for word, value in words.items()
-    if given.declares("control" if word == "reference" else word)
+    if convention.declares("control" if word == "reference" else word)
   }
 
 
@@ -610,8 +610,8 @@ class ImitationModel(models.RegressionModel):
     """Whether the export converts actions to the data's convention."""
     native = self._native
     name = native.signature.action
-    given = native.signature.conventions.get(name)
-    return given is not None and Convention.of(given) != native._conventions[name][0]
+    stored = native.signature.conventions.get(name)
+    return stored is not None and Convention.of(stored) != native._conventions[name][0]
 
   @property
   def _action_places(self) -> Any:

@@ -77,10 +77,10 @@ class LSTMModel(ImitationModel, models.RecurrentRegressionModel):
   ) -> tuple[dict[str, tf.Tensor], SpecStructure]:
     """See the base class."""
     names = self._state_names()
-    seen = self.encode(features, mode)
-    steps = state["step"][:, tf.newaxis] + tf.range(tf.shape(seen)[1])
+    encodings = self.encode(features, mode)
+    steps = state["step"][:, tf.newaxis] + tf.range(tf.shape(encodings)[1])
     embedding, new = self.network["lstm"](
-      seen,
+      encodings,
       [state[name] for name in names],
       training=self.is_training(mode),
       is_first=steps % self._reset_every == 0,

@@ -40,7 +40,7 @@ class MLPModel(ImitationModel):
   def a_func(self, features: SpecStructure, mode: str) -> dict[str, tf.Tensor]:
     """See the base class."""
     training = self.is_training(mode)
-    seen = self.encode(features, mode)
-    embedding = tf.reshape(seen, [-1, seen.shape[1] * seen.shape[2]])
+    encodings = self.encode(features, mode)
+    embedding = tf.reshape(encodings, [-1, encodings.shape[1] * encodings.shape[2]])
     embedding = tf.nn.relu(self.network["mlp"](embedding, training=training))
     return self.network["decoder"](embedding, training=training)

@@ -112,8 +112,8 @@ class SACModel(ActorCriticModel):
   def explore(self, output: np.ndarray, rng: np.random.Generator, done: float) -> Any:
     """Samples an action from the distribution."""
     mean, log_std = np.split(output, 2)
-    drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape)
-    return self.signature.unnormalize(np.tanh(drawn).astype(np.float32))
+    sample = mean + np.exp(log_std) * rng.standard_normal(mean.shape)
+    return self.signature.unnormalize(np.tanh(sample).astype(np.float32))
 
   def _sample(
     self, distribution: tf.Tensor, purpose: int

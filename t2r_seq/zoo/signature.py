@@ -105,9 +105,9 @@ def find_signature(
   action = _find_action(where, candidates, action)
   kinds = {path: _kind(spec) for path, spec in candidates.items() if path != action}
   # Sorted, as gin writes the operative config, by which `verify` builds the network.
-  chosen = sorted(_find_observations(where, kinds, observations))
-  states = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "state"}
-  cameras = {p: candidates[p].shape.as_list() for p in chosen if kinds[p] == "camera"}
+  observed = sorted(_find_observations(where, kinds, observations))
+  states = {p: candidates[p].shape.as_list() for p in observed if kinds[p] == "state"}
+  cameras = {p: candidates[p].shape.as_list() for p in observed if kinds[p] == "camera"}
   if not states and not cameras:
     raise errors.SpecError(
       f"{where}: observations: expected vectors of floats or uint8 images, got "
@@ -120,13 +120,13 @@ def find_signature(
     (p for p in texts if _LANGUAGE.search(p)), key=lambda p: (len(p), p), default=None
   )
   paths = (*states, *cameras, action)
-  given = {p: Convention.of(each) for p, each in (conventions or {}).items()}
-  if unknown := [path for path in given if path not in paths]:
+  overrides = {p: Convention.of(each) for p, each in (conventions or {}).items()}
+  if unknown := [path for path in overrides if path not in paths]:
     raise errors.SpecError(
       f"{where}: conventions: expected paths of {errors.listing(paths)}, got "
       f"'{unknown[0]}'.{errors.nearest(unknown[0], paths)}"
     )
-  declared = {path: given.get(path, candidates[path].convention) for path in paths}
+  declared = {path: overrides.get(path, candidates[path].convention) for path in paths}
   for path, each in declared.items():
     ExtendedTensorSpec.from_spec(
       candidates[path], name=path, convention=each

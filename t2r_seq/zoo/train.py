@@ -122,14 +122,14 @@ def configure_policy(
   _parse_config(text, gin_configs, gin_bindings)
   bindings = [f"train_eval_model.model_dir = {os.fspath(model_dir)!r}"]
   if dataset is not None:
-    given = os.fspath(model_dir), open_options, is_dry
+    run_options = os.fspath(model_dir), open_options, is_dry
     if isinstance(dataset, (str, os.PathLike)):
       dataset = [os.fspath(dataset)]
     paths = [*dataset]
     run: _Run | _Robots = (
-      _Run(chosen, paths[0], *given)
+      _Run(chosen, paths[0], *run_options)
       if len(paths) == 1
-      else _Robots(chosen, paths, *given)
+      else _Robots(chosen, paths, *run_options)
     )
     if env_id is not None:
       bindings += run.environment_bindings(env_id, **(env_options or {}))
@@ -249,11 +249,11 @@ def _parse_config(
   """Replaces gin's config, and marks values that the user does not set as defaults."""
   gin.clear_config()
   _parse_user(gin_configs, gin_bindings)
-  given = _config_lines()
+  user_lines = _config_lines()
   gin.clear_config()
   gin.parse_config(text)
   lines = _config_lines()
-  changed = {name for name, line in given.items() if line != lines.get(name)}
+  changed = {name for name, line in user_lines.items() if line != lines.get(name)}
   defaults = sorted(lines.keys() - changed)
   _parse_user(gin_configs, gin_bindings)
   gin.parse_config(f"{DEFAULT_BINDINGS} = {defaults!r}")
