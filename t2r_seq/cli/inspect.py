@@ -282,7 +282,6 @@ def _show_damages(summary: RecordSummary) -> None:
 
 
 def _print_error(message: str) -> None:
-  """Prints on stderr, after the table."""
   sys.stdout.flush()
   print(f"t2r_seq inspect: {console.printable(message)}", file=sys.stderr)
 

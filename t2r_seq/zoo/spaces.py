@@ -134,7 +134,6 @@ def _read_observation(
   observations: dict[str, ExtendedTensorSpec],
   categories: dict[str, int],
 ) -> None:
-  """Adds the specs of a space and of its inner spaces."""
   spaces = imports.load_extra("gymnasium", "envs").spaces
   if isinstance(space, spaces.Dict):
     for key, inner in space.spaces.items():

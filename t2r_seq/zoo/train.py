@@ -260,7 +260,6 @@ def _parse_config(
 
 
 def _config_lines() -> dict[str, str]:
-  """Returns the line of each binding by its name."""
   lines = gin.config_str(max_line_length=10_000).splitlines()
   return {line.partition(" =")[0]: line for line in lines if " =" in line}
 
