@@ -101,7 +101,8 @@ class EnvSignature:
     assert self.low is not None and self.high is not None
     low, high = self.low.ravel(), self.high.ravel()
     flat = tf.reshape(tf.cast(actions, tf.float32), [-1, self.action_size])
-    return (flat - (low + high) / 2) / ((high - low) / 2)
+    half = np.where(high > low, (high - low) / 2, np.float32(1))  # Constants become 0.
+    return (flat - (low + high) / 2) / half
 
   def unnormalize(self, actions: Any) -> Any:
     """Maps [..., A] (tensors: [B, A]) in [-1, 1] to actions, [..., *shape], float32."""

@@ -362,6 +362,14 @@ def test_sac_log_probabilities_match_a_numerical_density():
     np.testing.assert_allclose(mean, density[cell], rtol=0.15)
 
 
+def test_action_element_without_a_range_is_normalized_to_0():
+  low, high = np.float32([-2, 3]), np.float32([2, 3])
+  signature = EnvSignature({}, low=low, high=high)
+  actions = signature.normalize(tf.constant([[1.0, 3.0]]))
+  np.testing.assert_array_equal(actions, [[0.5, 0.0]])
+  np.testing.assert_array_equal(signature.unnormalize(actions), [[1.0, 3.0]])
+
+
 class Tuples(Chain):
   observation_space = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)])
 
