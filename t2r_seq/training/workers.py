@@ -140,7 +140,7 @@ def create_mirrored_strategy(
   """Creates a strategy with a replica on each of several devices of this machine.
 
   Args:
-    devices: such as ['GPU:0', 'GPU:1']; None for all GPUs, or the CPU if there is none.
+    devices: such as ['GPU:0', 'GPU:1']; None for all GPUs; without any, the CPU.
   """
   return tf.distribute.MirroredStrategy(None if devices is None else list(devices))
 
