@@ -19,7 +19,7 @@ class SummaryWriter:
   """
 
   def __init__(self, logdir: str) -> None:
-    """Creates the writer; the file appears with the first summary."""
+    """Creates the writer and its event file."""
     self._writer = tf.summary.create_file_writer(logdir)
 
   def scalars(self, scalars: Mapping[str, Any], step: int) -> None:
