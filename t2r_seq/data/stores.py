@@ -350,11 +350,12 @@ class StoreInputGenerator(DatasetInputGenerator):
     """
     super().__init__(batch_size, **options)
     self._failures: list[Exception] = []
-    if not isinstance(follow, Follow):
-      expected = "True, False or a Follow"
-      is_on = arguments.check_flag(self._plan.where, "follow", follow, expected)
-      follow = Follow() if is_on else False
-    self._follow = follow or None
+    self._follow = follow if isinstance(follow, Follow) else None
+    expected = "True, False or a Follow"
+    if self._follow is None and arguments.check_flag(
+      self._plan.where, "follow", follow, expected
+    ):
+      self._follow = Follow()
     self._store_path = store_path
     self._plan = dataclasses.replace(
       self._plan, order=order, shard_index=shard_index, num_shards=num_shards
