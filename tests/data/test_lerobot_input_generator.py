@@ -108,7 +108,7 @@ REFUSED = {
   "a dtype": (
     {"x": Spec((2,), tf.float32, "action", time_offsets=0)},
     {},
-    r"x: expected \[T\] steps of \(2,\) float32, got \(None, 2\) float64 at 'action', its name",
+    r"x: expected \[T\] steps of .*, got \(None, 2\) float64 at 'action', its name",
   ),
   "no window": (
     {"x": Spec((2,), tf.float64, "action", time_offsets=9)},
