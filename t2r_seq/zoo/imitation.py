@@ -230,7 +230,15 @@ class ImitationModel(models.RegressionModel):
         raise errors.SpecError(
           f"{name}: signature: expected {need}, got {signature.describe()}."
         )
-    if not self.is_sequence:
+    if self.is_sequence:
+      chunks = {"observation_horizon": observation_horizon, "chunk_size": chunk_size}
+      for option, value in chunks.items():
+        if value != 1:
+          raise errors.SpecError(
+            f"{name}: {option}: expected 1, as each step predicts its own action, got "
+            f"{value}. For chunks take the policies flow or mlp."
+          )
+    else:
       executed = num_executed or max(1, chunk_size // 2)
       execution = policies.ChunkExecution(executed, ensemble_decay, overlap=overlap)
       kwargs.setdefault("execution", execution)

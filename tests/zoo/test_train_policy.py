@@ -145,6 +145,18 @@ def test_errors_before_training(name, lerobot_path, tmp_path, capsys):
   assert not run.exists()
 
 
+@pytest.mark.parametrize("name", ["LSTM", "Transformer"])
+def test_policy_that_predicts_by_step_rejects_chunks(
+  name, lerobot_path, tmp_path, capsys
+):
+  argv = ["--policy", name.lower(), "--dataset", lerobot_path]
+  argv += ["--model_dir", tmp_path / "run"]
+  argv += ["--gin_bindings", f"{name}Model.chunk_size = 8"]
+  status, _, err = train(capsys, *argv)
+  want = f"{name}Model: chunk_size: expected 1, as each step predicts its "
+  assert status == 1 and want in " ".join(err.split()), err
+
+
 def test_run_refuses_a_smaller_data_set_than_it_began_with(
   lerobot_path, tmp_path, capsys
 ):
