@@ -60,7 +60,6 @@ class InputExplanation:
   advice: str
 
   def __str__(self) -> str:
-    """Returns the description as lines."""
     width = max(map(len, self.inputs), default=0)
     lines = [self.source, self.cut, *self.sources, ""]
     lines += [f"  {path:{width}}  {text}" for path, text in self.inputs.items()]
