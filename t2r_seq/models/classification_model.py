@@ -86,6 +86,7 @@ class ClassificationModel(T2RModel):
     """Returns the mean cross entropy, a scalar.
 
     If the labels have a `classes_mask`, values where it is False do not count.
+    A replay's importance weights multiply the errors.
 
     Raises:
       SpecError: `labels.classes` or its mask does not fit the logits.
@@ -97,6 +98,7 @@ class ClassificationModel(T2RModel):
       error = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
     else:
       error = tf.nn.sigmoid_cross_entropy_with_logits(classes, logits)
+    error = losses.weighted(error, labels)
     mask = getattr(labels, "classes_mask", None)
     return tf.reduce_mean(error) if mask is None else layers.masked_mean(error, mask)
 

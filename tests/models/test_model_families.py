@@ -225,6 +225,23 @@ _SECTORS = {
 
 
 @pytest.mark.parametrize("activation", _SECTORS)
+def test_importance_weights_multiply_the_errors_of_a_classifier(activation):
+  as_label, label_shape = _SECTORS[activation]
+  model = Sector(label_shape=label_shape, activation=activation)
+  logits = tf.random.normal([3, 3], seed=1)
+  classes = tf.stack([as_label(n) for n in (2, 0, 1)])
+  weights = [0.0, 0.5, 2.0]
+
+  def loss(rows, **weight):
+    labels = specs.TensorSpecStruct(classes=classes[rows], **weight)
+    return model.loss_fn(labels, {"logits": logits[rows]}, "train")
+
+  want = sum(w * loss(slice(i, i + 1)) for i, w in enumerate(weights)) / len(weights)
+  weighted = loss(slice(None), sample={"weight": tf.constant(weights)})
+  np.testing.assert_allclose(weighted, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", _SECTORS)
 def test_classifier_learns_by_gin_and_exports_probabilities(activation, tmp_path):
   as_label, label_shape = _SECTORS[activation]
   gin.parse_config(f"""
