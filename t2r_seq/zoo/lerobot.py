@@ -113,13 +113,23 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     ) from error
 
 
+class _Options(dict[str, Any]):
+  """Options of a checkpoint, by name; a missing one is an error."""
+
+  def __missing__(self, name: str) -> Any:
+    raise errors.SpecError(
+      f"import: config.json: {name}: expected the option of a LeRobot {self['type']} "
+      "policy, got none. Save the checkpoint again with a newer LeRobot."
+    )
+
+
 class _Checkpoint:
   """The files of a checkpoint: options, weights, statistics."""
 
   def __init__(self, path: str) -> None:
     inner = os.path.join(path, "pretrained_model")
     self.path = inner if os.path.isdir(inner) else path
-    self.config = self._read_json("config.json")
+    self.config = _Options(self._read_json("config.json"))
     self.kind = str(self.config.get("type"))
     if self.kind not in _CREATE:
       raise self.error("type", f"one of {errors.listing(_CREATE)}", repr(self.kind))

@@ -48,10 +48,11 @@ def write_safetensors(path, tensors):
 
 
 def copy_checkpoint(name, path, tensors=lambda found: found, **config):
-  """Copies a checkpoint with other tensors and options."""
+  """Copies a checkpoint with other tensors and options; ... leaves an option out."""
   shutil.copytree(CHECKPOINTS / name, path)
-  options = json.loads((path / "config.json").read_text())
-  (path / "config.json").write_text(json.dumps({**options, **config}))
+  options = {**json.loads((path / "config.json").read_text()), **config}
+  options = {name: value for name, value in options.items() if value is not ...}
+  (path / "config.json").write_text(json.dumps(options))
   file = path / "model.safetensors"
   found = {k: np.array(v) for k, v in lerobot.read_safetensors(file).items()}
   write_safetensors(file, tensors(found))
@@ -121,6 +122,10 @@ ERRORS = {
   "an option": (
     {"vision_backbone": "resnet101"},
     r"config.json: vision_backbone: expected one of .*, got 'resnet101'",
+  ),
+  "an option that is missing": (
+    {"dim_model": ...},
+    r"config.json: dim_model: expected the option of a LeRobot act policy, got none",
   ),
   "features of another kind": (
     {"input_features": {"observation.task": {"type": "LANGUAGE", "shape": [1]}}},
