@@ -21,7 +21,7 @@ from t2r_seq.data.episode_pools import (
   readable,
 )
 from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
-from t2r_seq.data.loaders import raised_as_read
+from t2r_seq.data.loaders import raises_read_errors
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport, streamed_windows
 from t2r_seq.episodes import Episodes, open_episodes
@@ -144,7 +144,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises the errors of reading instead of TensorFlow's version of them."""
-    with raised_as_read(lambda: self._failures):
+    with raises_read_errors(lambda: self._failures):
       yield
 
   @property

@@ -598,17 +598,17 @@ class AbstractInputGenerator(abc.ABC):
   def _finish(
     self, features: Any, labels: Any, has_labels: bool
   ) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
-    of_features, of_labels = self._dtypes["feature"], self._dtypes["label"]
-    features = _cast(add_masks(features, self._feature_masks), of_features)
-    labels = _cast(add_masks(labels, self._label_masks), of_labels)
+    feature_dtypes, label_dtypes = self._dtypes["feature"], self._dtypes["label"]
+    features = _cast(add_masks(features, self._feature_masks), feature_dtypes)
+    labels = _cast(add_masks(labels, self._label_masks), label_dtypes)
     if self._preprocess_fn is not None:
       features, labels = self._preprocess_fn(features, labels if has_labels else None)
-    feature_spec = _cast(self._feature_spec, of_features)
+    feature_spec = _cast(self._feature_spec, feature_dtypes)
     features = self._validate(features, feature_spec, self._out_feature_spec)
     if not has_labels:
       return features, specs.TensorSpecStruct()
     labels = specs.TensorSpecStruct() if labels is None else labels
-    label_spec = _cast(self._label_spec, of_labels)
+    label_spec = _cast(self._label_spec, label_dtypes)
     return features, self._validate(labels, label_spec, self._out_label_spec)
 
   def _finish_all(

@@ -245,7 +245,7 @@ class PoolSize:
 
 
 @contextlib.contextmanager
-def raised_as_read(failures: Callable[[], Iterable[Exception]]) -> Iterator[None]:
+def raises_read_errors(failures: Callable[[], Iterable[Exception]]) -> Iterator[None]:
   """Raises Python's read errors in place of TensorFlow's version of them.
 
   Args:

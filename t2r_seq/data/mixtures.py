@@ -672,10 +672,10 @@ class MixtureInputGenerator(AbstractInputGenerator):
   def control_period(self) -> float | None:
     """Seconds from a step to the next one; None unless all sources agree within 1%."""
     periods = {name: source.control_period for name, source in self._sources.items()}
-    periods_of = {name: period for name, period in periods.items() if period}
-    if not periods_of or max(periods_of.values()) <= 1.01 * min(periods_of.values()):
-      is_known = len(periods_of) == len(periods)
-      return next(iter(periods_of.values()), None) if is_known else None
+    measured = {name: period for name, period in periods.items() if period}
+    if not measured or max(measured.values()) <= 1.01 * min(measured.values()):
+      are_all_known = len(measured) == len(periods)
+      return next(iter(measured.values()), None) if are_all_known else None
     specified = joint.join(self._feature_spec or {}, self._label_spec or {})
     robots = self._embodiments.values()
     is_stated = bool(robots) and all(robot.control_period for robot in robots)
@@ -685,7 +685,7 @@ class MixtureInputGenerator(AbstractInputGenerator):
         "MixtureInputGenerator: sources differ in steps a second: %s. A time offset in "
         "steps is another time in each. Give time offsets in seconds, or each robot's "
         "period: Embodiment.control_period.",
-        ", ".join(f"{name} {1 / period:.4g}" for name, period in periods_of.items()),
+        ", ".join(f"{name} {1 / period:.4g}" for name, period in measured.items()),
       )
     return None
 

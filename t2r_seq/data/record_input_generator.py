@@ -25,7 +25,7 @@ from t2r_seq.data.input_generator import (
   BatchRequest,
   DatasetInputGenerator,
 )
-from t2r_seq.data.loaders import WindowLoader, raised_as_read
+from t2r_seq.data.loaders import WindowLoader, raises_read_errors
 from t2r_seq.data.plan import Plan
 from t2r_seq.data.streams import StreamReport
 from t2r_seq.formats.records import (
@@ -192,7 +192,7 @@ class DefaultRecordInputGenerator(DatasetInputGenerator):
       # Checked only now: the block may have created the dataset, which sets the specs.
       if self._parsed_spec is None or are_skipped:
         raise
-      with raised_as_read(lambda: self._failures):
+      with raises_read_errors(lambda: self._failures):
         features, labels = joint.split(self._parsed_spec)
         decoding = self._decode_images
         with records.explain_failures(self._files, features, labels, decoding):

@@ -16,7 +16,7 @@ from t2r_seq import errors, randomness, records, specs, windows
 from t2r_seq.data import arguments, following, joint
 from t2r_seq.data.following import Follow
 from t2r_seq.data.input_generator import BatchRequest, DatasetInputGenerator
-from t2r_seq.data.loaders import PoolReader, WindowLoader, raised_as_read
+from t2r_seq.data.loaders import PoolReader, WindowLoader, raises_read_errors
 from t2r_seq.data.plan import Plan, PoolOrder, dataset_options, plan_and_cut
 from t2r_seq.data.pool import PoolRows, has_images, parts_of_rows
 from t2r_seq.episodes import open_episodes
@@ -282,7 +282,8 @@ class StoreWindowLoader(WindowLoader):
       Dataset of the same batches as `dataset`; it cannot be checkpointed.
     Raises:
       SpecError: the order is not 'quasi_random'.
-      StoreError: a writer has the store open, or it has videos.
+      StoreError: a writer has the store open, or the store has videos or values on
+        other clocks.
     """
     if not isinstance(self._order, PoolOrder):
       raise errors.SpecError(
@@ -471,7 +472,7 @@ class StoreInputGenerator(DatasetInputGenerator):
   @contextlib.contextmanager
   def explain_failures(self) -> Iterator[None]:
     """Raises the errors of reading or following a store, instead of TensorFlow's."""
-    with following.explain_errors(), raised_as_read(lambda: self._failures):
+    with following.explain_errors(), raises_read_errors(lambda: self._failures):
       yield
 
   def _follow_batches(

@@ -55,7 +55,7 @@ _SAMPLE = 500
 
 
 class RecordFiles:
-  """TFRecord files, read one after the other."""
+  """TFRecord or ArrayRecord files, read one after the other."""
 
   def __init__(self, patterns: FilePatterns, compression: str | None = None) -> None:
     """Finds the files.
@@ -65,7 +65,7 @@ class RecordFiles:
       compression: compression of all files, if the suffixes don't show it.
     Raises:
       SpecError: nothing matches.
-      RecordError: a file is not a TFRecord file.
+      RecordError: a file is neither a TFRecord nor an ArrayRecord file.
     """
     _, self.names = get_data_format_and_filenames(patterns)
     self.compression = compression

@@ -549,7 +549,8 @@ class OneTask:
   Attributes:
     feature_spec: the raw features of a step, by path.
     label_spec: the labels of the samples, by path.
-    is_searched: whether the model scores candidate actions, which data lacks.
+    is_searched: whether the model scores candidate actions. Recorded episodes have
+      none, so `predict` returns {}.
   """
 
   def __init__(

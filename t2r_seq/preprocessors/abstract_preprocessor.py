@@ -457,7 +457,7 @@ class SpecTransformationPreprocessor(AbstractPreprocessor):
     Returns:
       The structure.
     Raises:
-      SpecError: the path is missing.
+      SpecError: the path is missing, or the fields contradict each other.
     """
     if key not in tensor_spec_struct:
       raise errors.SpecError(

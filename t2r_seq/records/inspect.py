@@ -422,6 +422,7 @@ def _summarize(forms: dict[_Form, _Seen]) -> FeatureSummary:
   headers: set[Any] = set().union(*(header for _, _, header in forms))
   is_bytes = kinds == {"bytes"}
   are_images = is_bytes and all(isinstance(each, ImageHeader) for each in headers)
+  # Not isinstance: an ImageHeader is a tuple, too.
   are_tensors = is_bytes and all(type(each) is tuple for each in headers)
   tensors = headers if are_tensors else set()
   summary = FeatureSummary(

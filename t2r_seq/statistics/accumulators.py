@@ -323,7 +323,7 @@ class NumberAccumulator(Accumulator):
     results = self._results()
     count, shape = results["count"], self._shape
 
-    def measure(numbers: np.ndarray) -> np.ndarray:
+    def or_nan(numbers: np.ndarray) -> np.ndarray:
       if np.all(count > 0):  # Integers stay integers.
         return numbers.reshape(shape)
       return np.where(count > 0, numbers, np.nan).reshape(shape)
@@ -339,12 +339,12 @@ class NumberAccumulator(Accumulator):
       nan=nan,
       posinf=posinf,
       neginf=neginf,
-      mean=measure(results["mean"]),
-      std=measure(results["std"]),
-      min=measure(results["min"]),
-      max=measure(results["max"]),
+      mean=or_nan(results["mean"]),
+      std=or_nan(results["std"]),
+      min=or_nan(results["min"]),
+      max=or_nan(results["max"]),
       quantiles=dict(
-        zip(statistics.QUANTILES, map(measure, results["quantiles"]), strict=True)
+        zip(statistics.QUANTILES, map(or_nan, results["quantiles"]), strict=True)
       ),
       method=self.method,
       rank_error=results.get("rank_error", 0.0),

@@ -140,19 +140,20 @@ def warn_of_unread_bindings() -> None:
   defaults: Sequence[str] = ()
   with contextlib.suppress(ValueError):  # There is no such macro.
     defaults = (*gin.query_parameter(f"%{DEFAULT_BINDINGS}"), DEFAULT_BINDINGS)
+  # A call in the scope 'a/b' reads bindings of the scope 'a', too.
   unread = sorted(
     key
     for scope, name in _bindings(gin.config_str())
     if (key := f"{scope}/{name}" if scope else name) not in defaults
     and not any(
-      name == other and f"{inner}/".startswith(f"{scope}/" if scope else "")
-      for inner, other in read
+      name == other and f"{call_scope}/".startswith(f"{scope}/" if scope else "")
+      for call_scope, other in read
     )
   )
   if unread:
     logging.warning(
-      "Nothing reads the gin bindings %s. Is the scope that of a reference, as in "
-      "@scope/Name(), and is the parameter left to gin where it is called?",
+      "Nothing reads the gin bindings %s. Does a reference use the scope, as in "
+      "@scope/Name()? Or does the code pass the argument, so that gin's has no effect?",
       errors.listing(unread),
     )
 

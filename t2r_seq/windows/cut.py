@@ -416,7 +416,8 @@ class WindowGrid:
       after: steps after the anchor.
     Returns:
       The offsets of the steps to read; whether each is a real step, None if all are;
-      and whether each is shown, and not zeros, None if all are.
+      and whether its values are shown (True) or replaced by zeros (False), None if all
+      are shown.
     """
     front, end = self.cut.front, self.cut.end
     if front == end == "drop":

@@ -72,7 +72,7 @@ class Reading:
   Attributes:
     source: the path in the episode.
     steps: steps relative to the first anchor, an int array of shape [], [K], [L] or
-      [L, K]; None for a context feature, which is returned unchanged.
+      [L, K]; None for a context feature, which is read whole.
     frame_shape: static shape of one step in the window.
     axes: 1 if a scalar is read as (1,), -1 if (1,) is read as a scalar, otherwise 0.
     cast: the dtype of the window, if the data is stored in another.
@@ -131,8 +131,8 @@ class Fetch:
 class WindowReader:
   """Reads windows of a spec structure from flat episodes of one element spec.
 
-  Errors of specs and shapes are raised at construction. Only `read_at` gathers windows,
-  from numpy arrays and tensors alike.
+  Errors of specs and shapes are raised at construction. `read` and `read_with`
+  gather windows of tensors; both call `read_at`, which takes numpy arrays, too.
 
   Attributes:
     cut: how episodes become windows.
@@ -140,10 +140,10 @@ class WindowReader:
     readings: how each path of a window is read; computed paths have none.
     masks: the masked path for each mask; both are in the windows.
     n_step: how transitions are joined, if they are.
-    rows_paths: by path of the rows of another clock, that of its time stamps; see
+    rows_paths: the path of the time stamps by the path of another clock's rows; see
       `windows.times.rows_path`.
-    window_spec: specs of one window, by path: leaves [L, K, ...], and context features
-      as stored.
+    window_spec: specs of one window, by path: leaves [L, K, ...]; context features have
+      no such axes.
   """
 
   def __init__(
@@ -635,8 +635,9 @@ class WindowReader:
       shift: steps from each anchor to its last joined step, or None.
     Returns:
       Rows, anchors.rows.shape + the shape of the offsets; bools of this shape: whether
-      each is a real step, None if all are; whether each is shown, and not zeros, None
-      if all are; whether each stands for the step after the last row, None if none do.
+      each is a real step, None if all are; whether its values are shown, and not zeros
+      in their place, None if all are; whether each stands for the step after the last
+      row, None if none do.
     """
     offsets, num_axes = fetch.offsets, fetch.offsets.ndim
     if _is_last(offsets):  # It is inside the episode for any padding.
