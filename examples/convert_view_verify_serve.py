@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> np.ndarray:
   folder.mkdir(parents=True, exist_ok=True)
   dataset = args.dataset or write_episodes(str(folder / "square.store"))
 
-  # 1. Convert. The suffix names the format; edits are views that copy nothing.
+  # 1. Convert. The suffix names the format.
   converted = str(folder / "square.zarr")
   t2r_seq.convert.convert(dataset, converted)
 

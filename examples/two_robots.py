@@ -46,7 +46,7 @@ def write_demonstrations(path: str, size: int, hertz: int) -> str:
 def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   parser.add_argument(
-    "--dataset", nargs="+", help="a data set for each robot; default: writes two"
+    "--dataset", nargs="+", help="a data set for each of two or more robots"
   )
   parser.add_argument("--folder", default="robots_run", help="new output folder")
   parser.add_argument("--size", default="tiny", choices=("tiny", "base"))
@@ -59,9 +59,12 @@ def main(argv: list[str] | None = None) -> dict[str, np.ndarray]:
     write_demonstrations(str(folder / "spatial"), 3, 20),
   ]
 
-  # 1. Train. Each data set is a robot (LeRobot sets of one robot_type would be
-  # pooled to one): its vectors are padded to the largest, and
-  # normalized by its statistics. Each batch has robots in proportion to their windows.
+  if len(datasets) < 2:
+    parser.error("--dataset: expected data sets of two or more robots, got one")
+
+  # 1. Train. Each data set is a robot (two LeRobot sets of one robot_type would be one
+  # robot, which this example does not expect): its vectors are padded to the largest
+  # and normalized by statistics. Batches have robots in proportion to their windows.
   run = str(folder / "run")
   bindings = [f"NUM_TRAIN_STEPS = {args.steps}", *args.bindings]
   result = zoo.train_policy("mlp", datasets, run, args.size, gin_bindings=bindings)

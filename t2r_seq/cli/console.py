@@ -450,6 +450,15 @@ def option_words(args: argparse.Namespace, names: Collection[str]) -> list[str]:
   return words
 
 
+def seed(text: str) -> int:
+  """Parses an option that is a seed: NumPy takes no negative ones."""
+  if not text.isdecimal():
+    raise argparse.ArgumentTypeError(
+      f"expected an integer of at least 0, got {text!r}."
+    )
+  return int(text)
+
+
 def add_robot(parser: argparse.ArgumentParser) -> None:
   """Adds the choice of a robot of an export."""
   parser.add_argument(

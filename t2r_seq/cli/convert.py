@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help="train=0.9,eval=0.1 assigns episodes to splits at random, which DST stores; "
     "a name reads only that split of SRC",
   )
-  add("--seed", type=int, help="seed of the random split (0)")
+  add("--seed", type=console.seed, help="seed of the random split (0)")
   add("--layout", metavar="JSON", help=sources.LAYOUT_HELP)
   sources.add_clocks(parser)
   add(

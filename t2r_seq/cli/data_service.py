@@ -31,7 +31,6 @@ private network only: any client of a server can make it read and write files.
 A training reads through them if gin binds `DataService.address = ...`."""
 
 _RETRY_SECONDS = 0.5
-_MAX_PORT = 2**16 - 1
 _ADDRESS = r"(grpc://)?[^/\s]+:\d+"
 
 
@@ -94,11 +93,8 @@ def run(args: argparse.Namespace) -> int:
       "data-service: --dispatcher: expected HOST:PORT of the dispatcher, got "
       f"{args.dispatcher!r}."
     )
-  if not 0 <= args.port <= _MAX_PORT:
-    # TensorFlow would listen on another port.
-    raise errors.SpecError(
-      f"data-service: --port: expected one of 0 to {_MAX_PORT}, got {args.port}."
-    )
+  # TensorFlow would listen on another port.
+  listening.check_port("data-service: --port", args.port)
   listening.check_address("data-service: --listen", args.listen)
   if args.listen == listening.EVERYWHERE and args.role == "worker" and not args.host:
     raise errors.SpecError(

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--env", metavar="ID", required=True, help="id of a Gymnasium environment")
   add("--episodes", type=int, default=50, metavar="N", help="number of episodes (50)")
-  add("--seed", type=int, default=0, help="seed of the episodes (0)")
+  add("--seed", type=console.seed, default=0, help="seed of the episodes (0)")
   add("--max_steps", type=int, metavar="N", help="maximum steps of an episode")
   add("--video", metavar="DIR", help="write an MP4 of each episode to DIR")
   console.add_robot(parser)

@@ -61,8 +61,9 @@ class _Parser(argparse.ArgumentParser):
         message += " t2r_seq_lite has `serve` only: install t2r_seq instead"
       else:
         message += errors.nearest(match[1], _COMMANDS)
-    if match := re.match(r"unrecognized arguments: (--\w+)", message):
-      message += errors.nearest(match[1], self._option_string_actions)
+    if match := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+      option = "--" + match[1][2:].replace("-", "_")
+      message += errors.nearest(option, self._option_string_actions)
     super().error(message)
 
 

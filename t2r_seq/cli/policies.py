@@ -64,7 +64,7 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
   add("out", metavar="OUT", help="the folder for the export")
   add(
     "--seed",
-    type=int,
+    type=console.seed,
     help="Diffusion Policy: seed of the noise of each denoising (new noise each time)",
   )
 
@@ -88,7 +88,7 @@ def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     "--random", action="store_true", help="random inputs that fit the specs"
   )
   add("--max_records", type=int, default=5, metavar="N", help="number of inputs (5)")
-  add("--seed", type=int, help="seed of the random inputs (0)")
+  add("--seed", type=console.seed, help="seed of the random inputs (0)")
   add("--json", action="store_true", help="one JSON object per input, not rounded")
   console.add_robot(parser)
 
@@ -408,9 +408,9 @@ is needed. For windowed features the prediction is that of an episode's last ste
 VERIFY = Command(
   "check on a dataset that an exported policy sees what training saw",
   """Replays the episodes of a dataset through an export as a robot would,
-one observation at a time, and compares every window, every mask and every preprocessed
-value that the network gets with those of training's input pipeline, to the last bit;
-and the actions with the model's.
+one observation at a time, and compares every window and mask, to the last bit, and
+every preprocessed value that the network gets, to the last place, with those of
+training's input pipeline; and the actions with the model's.
 
   t2r_seq verify runs/pose/export/latest 'data/test*.tfrecord'
   t2r_seq verify runs/pose/export/latest my_store --statistics statistics.json

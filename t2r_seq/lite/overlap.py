@@ -209,7 +209,9 @@ class SimulatedLatency:
           expected = f"seconds between 0 and the latency, {latency}"
         if name == "control_rate":
           expected = "ticks per second, > 0"
-        raise errors.SpecError(f"evaluate: {name}: expected {expected}, got {value}.")
+        raise errors.SpecError(
+          f"SimulatedLatency: {name}: expected {expected}, got {value}."
+        )
     self._latency, self._jitter, self._rate = latency, jitter, control_rate
     self._answer: np.ndarray | None = None
     self._due = 0

@@ -23,6 +23,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LOOPBACK = "localhost"
 EVERYWHERE = "0.0.0.0"
+_MAX_PORT = 2**16 - 1
 
 # The constant of Linux, which Python's `socket` does not have.
 _SO_ATTACH_FILTER = 26
@@ -54,6 +55,14 @@ def check_address(operation: str, address: str) -> None:
       f"{operation}: expected '{EVERYWHERE}' on {sys.platform}, where servers cannot "
       f"be kept from listening at every address, got {address!r}. Listen there if a "
       "firewall keeps others out."
+    )
+
+
+def check_port(operation: str, port: int) -> None:
+  """Raises SpecError if no server can listen at a port; 0 picks a free one."""
+  if not 0 <= port <= _MAX_PORT:
+    raise errors.SpecError(
+      f"{operation}: expected one of 0 to {_MAX_PORT}, got {port}."
     )
 
 

@@ -186,8 +186,8 @@ class PolicyServer:
         action is not 'inference_output'; '' for none. There the action has an axis of
         steps, [steps, size], as 'actions' of openpi's servers.
     Raises:
-      SpecError: the address, a name in `rename` or a number of clients or connections
-        is invalid.
+      SpecError: the address, the port, a name in `rename` or a number of clients or
+        connections is invalid.
       OSError: the address is in use, or is not this machine's.
       ImportError: a package is missing; names the extra.
     """
@@ -195,6 +195,7 @@ class PolicyServer:
     self._websockets = imports.load_extra("websockets.asyncio.server", "serve")
     self._closed = imports.load_extra("websockets.exceptions", "serve").ConnectionClosed
     listening.check_address("serve: address", address)
+    listening.check_port("serve: port", port)
     self._max_connections = listening.check_max_connections(
       "serve", max_clients, max_connections
     )

@@ -49,10 +49,11 @@ def evaluate_export(
     Success and return with their intervals.
   Raises:
     SpecError: an unknown environment or option; observations or actions that do not
-      fit; or no text for a policy that takes one.
+      fit; no text for a policy that takes one; or `seed` is below 0.
     ValueError: `num_episodes` or `max_steps` is below 1.
     ImportError: a package is missing.
   """
+  errors.check_count("evaluate", "seed", seed, 0)
   observe = observe or {}
   is_rendered = video_dir is not None or environment.RENDER in observe
   env = environment.make_environment(env_id, options, is_rendered)

@@ -100,7 +100,24 @@ MISTYPED = {
   "a command": (["trian"], "there is no command 'trian'. Did you mean 'train'?"),
   "nothing like a command": (["zzz"], "there is no command 'zzz'.\n"),
   "an option": (["inspect", "x", "--spce", "y"], "--spce y Did you mean '--spec'?"),
+  "hyphens in an option": (["train", "--print-config"], "mean '--print_config'?"),
 }
+
+
+@pytest.mark.parametrize(
+  "argv",
+  [
+    ["convert", "x", "y"],
+    ["evaluate", "x", "--env", "E"],
+    ["import", "--lerobot", "x", "y"],
+    ["predict", "x", "--random"],
+  ],
+)
+def test_negative_seed_is_an_error(argv, capsys):
+  with pytest.raises(SystemExit, match="2"):
+    main_function([*argv, "--seed", "-1"])
+  want = "argument --seed: expected an integer of at least 0, got '-1'."
+  assert want in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", MISTYPED)

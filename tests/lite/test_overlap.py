@@ -183,19 +183,19 @@ MISTAKES = {
   ),
   "latency": (
     lambda: overlap.SimulatedLatency(-0.1, 0, 20),
-    r"evaluate: latency: expected seconds >= 0, got -0.1",
+    r"SimulatedLatency: latency: expected seconds >= 0, got -0.1",
   ),
   "not a number": (
     lambda: overlap.SimulatedLatency(float("nan"), 0, 20),
-    r"evaluate: latency: expected seconds >= 0, got nan",
+    r"SimulatedLatency: latency: expected seconds >= 0, got nan",
   ),
   "jitter": (
     lambda: overlap.SimulatedLatency(0.1, 0.2, 20),
-    r"evaluate: jitter: expected seconds between 0 and the latency, 0.1, got 0.2",
+    r"Latency: jitter: expected seconds between 0 and the latency, 0.1, got 0.2",
   ),
   "rate": (
     lambda: overlap.SimulatedLatency(0.1, 0, 0),
-    r"evaluate: control_rate: expected ticks per second, > 0, got 0",
+    r"SimulatedLatency: control_rate: expected ticks per second, > 0, got 0",
   ),
   "no inpainting": (
     lambda: lite.OverlappedPolicy(CountingSource(), "real_time"),

@@ -567,6 +567,8 @@ def test_unsupported_values_and_addresses_are_errors(server):
     websocket.pack({"x": np.array([None])})
   with pytest.raises(errors.SpecError, match="serve: address: expected 'localhost'"):
     serving.PolicyServer(SumPolicy(), "nowhere", 0)
+  with pytest.raises(errors.SpecError, match="serve: port: expected one of 0 to 65535"):
+    serving.PolicyServer(SumPolicy(), port=99999)
   with pytest.raises(OSError, match="in use"):
     serving.PolicyServer(SumPolicy(), port=server.port)
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from t2r_seq import cli, zoo
+from t2r_seq import cli, errors, zoo
 from t2r_seq.zoo import environment
 from t2r_seq.zoo.environment import policy_environment
+from t2r_seq.zoo.evaluate import evaluate_export
 
 gymnasium = pytest.importorskip("gymnasium")
 Box = gymnasium.spaces.Box
@@ -165,6 +166,11 @@ def test_evaluate_errors(name, run_dir, capsys):
   argv, want = BAD[name]
   status, _, err = run_main(capsys, "evaluate", run_dir / "export/best", *argv)
   assert status == 1 and want in " ".join(err.split()), err
+
+
+def test_evaluate_export_rejects_a_negative_seed():
+  with pytest.raises(errors.SpecError, match="seed: expected an integer of at least 0"):
+    evaluate_export(None, ENV, seed=-1)
 
 
 def test_train_errors_before_training(lerobot_path, tmp_path, capsys):
