@@ -43,7 +43,9 @@ def test_closing_reports_items_of_an_unfinished_batch(serve):
     for x in range(4):
       writer.append({"x": x})
   with (
-    pytest.raises(errors.ReplayTimeoutError, match=r"for the unfinished batch .* gone"),
+    pytest.raises(
+      errors.ReplayTimeoutError, match=r"of the unfinished batch .* are lost"
+    ),
     client.explain_failures(),
   ):
     next(iter(client.dataset(5)))
