@@ -14,8 +14,7 @@ SUMMARY = "mean, std, min, max and quantiles of every path, for normalisation"
 DESCRIPTION = """Computes statistics of a data set of any format, in one pass.
 
 Mean and standard deviation are exact; quantiles are within the printed rank error.
-Writes a JSON file, which the preprocessor Normalize reads, and prints a table. A killed
-run resumes when the command is given again.
+Writes a JSON file, which the preprocessor Normalize reads, and prints a table.
 
   t2r_seq stats my_store
   t2r_seq stats 'data/train*.tfrecord' --spec my_project.specs:episode_spec
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
   from t2r_seq import statistics
   from t2r_seq.statistics.compute import check_statistics
 
-  logging.set_verbosity(logging.INFO)  # Logs whether it resumes, and what it infers.
+  logging.set_verbosity(logging.INFO)  # Logs what it infers.
   source: Any
   if sources.are_records(args.source, args) and args.episodes is None:
     source = sources.record_files(args.source, args.split)
