@@ -24,7 +24,7 @@ from t2r_seq import errors, imports
 try:
   import gymnasium
 except ImportError as error:
-  raise imports.missing_extra("gymnasium", "pose-env") from error
+  raise imports.missing_extra("gymnasium", "envs") from error
 
 VERBS = ("touch", "push", "pick")
 COLORS = {

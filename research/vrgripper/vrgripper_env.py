@@ -21,7 +21,7 @@ from t2r_seq import imports, policies
 try:
   import gymnasium
 except ImportError as error:
-  raise imports.missing_extra("gymnasium", "pose-env") from error
+  raise imports.missing_extra("gymnasium", "envs") from error
 
 # What an action of 1 is: a step along each axis.
 STEP = 0.2
