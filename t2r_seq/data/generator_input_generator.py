@@ -32,8 +32,8 @@ class CheckedGenerator:
 
   Attributes:
     paths: paths of the leaves, in the order of the tuples.
-    failure: error that stopped the newest incomplete pass, or None; tf.data may
-      already be in the next pass.
+    failure: error of the last pass that failed, or None; it stays when tf.data starts
+      the next pass.
   """
 
   def __init__(

@@ -413,7 +413,7 @@ class StoreInputGenerator(DatasetInputGenerator):
 
   @property
   def num_examples(self) -> int | None:
-    """Windows of one pass; counted from the episodes' lengths."""
+    """Windows of one pass, by lengths and terminal flags; None without specs."""
     if not self.has_specifications:
       return None
     with tf.init_scope():

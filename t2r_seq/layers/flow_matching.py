@@ -60,12 +60,12 @@ class Continuation(NamedTuple):
   def of(
     cls, target: tf.Tensor, num_frozen: tf.Tensor, num_known: tf.Tensor
   ) -> Continuation:
-    """Weighs the actions of a plan, after https://arxiv.org/abs/2506.07339.
+    """Weighs the previous chunk's actions, after https://arxiv.org/abs/2506.07339.
 
     Args:
       target: the previous actions, [B, n, ...].
       num_frozen: actions executed before the new chunk arrives, int32 [B].
-      num_known: actions that the previous chunk has, int32 [B], at least `num_frozen`.
+      num_known: valid actions of `target`, int32 [B], at least `num_frozen`.
     """
     places = tf.range(target.shape[1], dtype=tf.float32)[tf.newaxis]
     frozen, known = (

@@ -292,10 +292,10 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
         timestep)`, which returns the predictor's input for one task and the current
         episode so far.
       predictor: returns the actions, [1, 1, steps, action_size].
-      action_key: the model's output with the actions.
+      action_key: name of the output that has the actions.
     """
     super().__init__(predictor)
-    self._sequences: Any = predictor
+    self._sequence_predictor: Any = predictor
     self._t2r_model = t2r_model
     self._action_key = action_key
     self.reset_task()
@@ -325,7 +325,7 @@ class FixedLengthSequentialRegressionPolicy(MetaLearningPolicy):
     features = self._t2r_model.pack_features(
       state, self._prev_episode_data, self._current_episode_data, self._timestep
     )
-    actions = self._sequences.predict(features)[self._action_key]
+    actions = self._sequence_predictor.predict(features)[self._action_key]
     if actions.ndim != 4 or self._timestep >= actions.shape[2]:
       raise errors.SpecError(
         f"select action: {self._action_key}: expected actions (1, 1, more than "

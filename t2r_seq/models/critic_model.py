@@ -40,7 +40,7 @@ class CriticModel(T2RModel):
     Args:
       loss_function: errors of values, e.g. `log_loss` for probabilities of success.
       action_batch_size: actions per state in mode 'infer'. None: the search's
-        `num_samples`, or without a search one action, without an axis of actions.
+        `num_samples`; without a search one action, and no axis of actions.
       search: search for the best action in the exported `step`; None: the export has no
         `step`.
       **kwargs: arguments of `T2RModel`.

@@ -135,12 +135,13 @@ def image_strip(tensor: tf.Tensor) -> tf.Tensor | None:
 
   Args:
     tensor: a batch of images [B, H, W, C] or of stacks [B, K, H, W, C] with 1, 3 or 4
-      channels; integers, or floats in [0, 1].
+      channels; integers over the range of their dtype, or floats in [0, 1].
   Returns:
-    [at most 4, H, K * W, C], uint8; None for anything else.
+    [at most 4, H, K * W, C], uint8; None for anything else, also for bools.
   """
-  shape = tensor.shape
-  if shape.rank not in (4, 5) or shape[-1] not in (1, 3, 4):
+  shape, dtype = tensor.shape, tensor.dtype
+  is_image = shape.rank in (4, 5) and shape[-1] in (1, 3, 4)
+  if not is_image or not (dtype.is_integer or dtype.is_floating):
     return None
   images = tensor[:_MAX_EXAMPLES]
   if shape.rank == 5:

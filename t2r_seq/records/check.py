@@ -385,8 +385,10 @@ def _propose_features(
   filenames: Sequence[str], compression: str | None, schema: int
 ) -> tuple[inspect.RecordSummary, list[RecordFeature]]:
   """Returns a summary of the undamaged records, and the features of a schema."""
-  whole = (r for name in filenames for r in _read_good_records(name, compression))
-  summary = inspect.summarize_records(whole, filenames)
+  good_records = (
+    r for name in filenames for r in _read_good_records(name, compression)
+  )
+  summary = inspect.summarize_records(good_records, filenames)
   if not 1 <= schema <= max(1, len(summary.schemas)):
     raise errors.SpecError(
       f"examine_records: schema: expected 1 to {max(1, len(summary.schemas))}, got "
@@ -397,7 +399,10 @@ def _propose_features(
   except errors.RecordError:  # The features.json beside the files is damaged.
     raise
   except errors.SpecError:
-    return summary, []  # There is nothing to parse, but frames can be checked.
+    return (
+      summary,
+      [],
+    )  # There is nothing to parse, but the framing of records can be checked.
   (features,) = _collect(proposed, None).values()
   return summary, features
 

@@ -22,7 +22,7 @@ _HINT = "Name the files, such as 'data/train*.tfrecord'."
 
 
 def pattern_names(file_patterns: Any, where: str = "file patterns") -> list[str]:
-  """Lists file patterns as strings; SpecError if there are others. Splits no commas.
+  """Returns file patterns as strings, not split at commas; SpecError for other types.
 
   Args:
     file_patterns: see `get_data_format_and_filenames_list`.

@@ -62,8 +62,8 @@ def create_parse_tf_example_fn(
     path, sorted; leaves [*shape] or [B, *shape], sequences [T, *shape] or [B, T,
     *shape], padded to the longest of the batch; '<path>_length' leaves if declared.
   Raises:
-    SpecError: specs cannot be parsed, or two of one name disagree; all of them are
-      named. Or there are no specs, or `decode_images` does not fit them.
+    SpecError: specs cannot be parsed, or two of one name disagree (all are named);
+      there are no specs; or `decode_images` does not fit them.
   """
   structures = {"features": feature_tspec, "labels": label_tspec}
   given = {label: tspec for label, tspec in structures.items() if tspec is not None}

@@ -126,16 +126,16 @@ def _program(allowed: tuple[_Address, ...]) -> bytes:
   """Returns a BPF program that passes only packets to the allowed addresses."""
   program = b""
   for address in allowed:
-    number, place = _IP[address.version]
-    tests = [(_PROTOCOL, number)]
+    ethertype, destination = _IP[address.version]
+    tests = [(_PROTOCOL, ethertype)]
     for start in range(0, len(address.packed), 4):
       word = int.from_bytes(address.packed[start : start + 4], "big")
-      tests.append((_NETWORK_HEADER + place + start, word))
+      tests.append((_NETWORK_HEADER + destination + start, word))
     for index, (at, value) in enumerate(tests):
       # Jumps over the remaining tests of this address, to the next one.
-      past = 2 * (len(tests) - index) - 1
+      num_skipped = 2 * (len(tests) - index) - 1
       program += struct.pack("HBBI", _LOAD, 0, 0, at)
-      program += struct.pack("HBBI", _JUMP_IF_EQUAL, 0, past, value)
+      program += struct.pack("HBBI", _JUMP_IF_EQUAL, 0, num_skipped, value)
     program += struct.pack("HBBI", _RETURN, 0, 0, _PASS)
   return program + struct.pack("HBBI", _RETURN, 0, 0, _DROP)
 

@@ -161,7 +161,7 @@ def check_statistics(path: str | os.PathLike[str], source: SourceName) -> Statis
 
 
 def _check_output(output: str | os.PathLike[str] | None) -> None:
-  """Checks, before the data is read, that the output's folder exists and is usable."""
+  """Checks before the read that the output is local and replaces only statistics."""
   errors.check_local("statistics", output or "")
   if output is None:
     return

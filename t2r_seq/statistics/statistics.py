@@ -107,14 +107,18 @@ class PathStatistics:
     for name, values in measures.items():
       if values.shape != shape or np.any(np.isinf(values)):
         got = f"{values.shape} {values.tolist()!s:.80}"
-        raise ValueError(f"{name}: expected {shape} finite numbers, got {got}")
+        raise ValueError(
+          f"{name}: expected {shape} numbers without infinities, got {got}"
+        )
       if name in (*COUNTS, "std") and np.any(values < 0):
         raise ValueError(f"{name}: expected none below 0, got {values.tolist()}")
     if np.any(measures["min"] > measures["max"]):
       raise ValueError(f"min: expected none above max, got {measures['min'].tolist()}")
     if {*self.quantiles} != {*QUANTILES} or not 0 <= self.rank_error <= 1:
       got = f"{[*self.quantiles]} and {self.rank_error}"
-      raise ValueError(f"expected quantiles {QUANTILES}, a rank_error to 1, got {got}")
+      raise ValueError(
+        f"expected quantiles {QUANTILES}, a rank_error from 0 to 1, got {got}"
+      )
 
   @property
   def num_not_finite(self) -> int:

@@ -381,8 +381,8 @@ def read_commits(folder: str) -> dict[str, Commit]:
 
   A snapshot must have every episode once, but a merge replaces one commit, and later
   removes the folders of the merged segments. So this reads until two reads are equal.
-  After half of `_MAX_SCANS` reads, segments may have grown between the two. The last
-  read is returned in any case.
+  After half of `_MAX_SCANS` reads, it also stops if segments have only grown between
+  two reads. The last read is returned in any case.
   """
   commits: dict[str, Commit] = {}
   for number in range(_MAX_SCANS):

@@ -155,8 +155,10 @@ class EpisodeWriter(Closing):
     """Ends the episode in progress; `context` has the values without a time axis.
 
     Raises:
-      SpecError: there are no steps, or the context does not fit; the episode continues.
-      OSError: the disk is full or failed; the episode in progress is dropped.
+      SpecError: there are no steps, or the context does not fit, and the episode
+        continues; or the writer is closed.
+      OSError: the disk is full or failed; the episode is dropped. If a commit failed,
+        all episodes after the last commit are.
     """
     segment = self._open_segment()
     if not self._num_steps:

@@ -342,9 +342,10 @@ class _EvaluationLog:
     if os.path.exists(path):
       try:
         with open(path, encoding="utf-8") as f:
-          self._steps = {int(step): dict(of) for step, of in json.load(f).items()}
-        for about in self._steps.values():
-          dict(about["metrics"] or {})
+          records = json.load(f).items()
+        self._steps = {int(step): dict(record) for step, record in records}
+        for record in self._steps.values():
+          dict(record["metrics"] or {})  # Raises if they are missing or no mapping.
       except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise errors.SpecError(
           f"continuous_eval: {path}: expected metrics by step as JSON, got {error}. "
@@ -354,7 +355,7 @@ class _EvaluationLog:
   @property
   def step(self) -> int:
     """The newest evaluated step; 0 before the first."""
-    return max((s for s, about in self._steps.items() if about["metrics"]), default=0)
+    return max((s for s, each in self._steps.items() if each["metrics"]), default=0)
 
   @property
   def metrics(self) -> dict[str, float]:

@@ -108,18 +108,18 @@ def train_eval_model(
   """Trains a model up to a global step; evaluates and exports it meanwhile.
 
   If `model_dir` has checkpoints, the run resumes from the newest. SIGTERM or SIGHUP
-  ends the training after the current step, with a checkpoint. With several workers the
-  process dies instead, and the run resumes from its last checkpoint. After
-  Tensor2Robot's function.
+  ends the training after the current call of `RunConfig.steps_per_loop` steps, with a
+  checkpoint. With several workers the process dies instead, and the run resumes from
+  its last checkpoint. After Tensor2Robot's function.
 
   Args:
     t2r_model: the model; its network is built here, under the strategy.
     input_generator_train: training batches; None only evaluates and exports.
-    input_generator_eval: eval batches; None does not evaluate. Several named sets
-      (`MultiEvalInputGenerator`) give '<name>/<metric>' each, and their means.
+    input_generator_eval: eval batches; None: callbacks alone evaluate. Several named
+      sets (`MultiEvalInputGenerator`) give '<name>/<metric>' each, and their means.
     max_train_steps: the global step to stop at.
     model_dir: folder of checkpoints, event files, gin config and exports.
-    eval_steps: maximum batches per evaluation; None for the whole eval set.
+    eval_steps: maximum batches of each eval set; None for all.
     eval_throttle_secs: minimum seconds between two evaluations. They follow a
       checkpoint; the last step is always evaluated and exported, unless a signal
       stopped the run.
@@ -135,7 +135,8 @@ def train_eval_model(
     SpecError: an argument is invalid; generator, model and checkpoint do not fit; the
       data is bad; or another process trains in `model_dir`.
     OSError: a checkpoint or an export cannot be written.
-    checkpoints.NanLossError: a loss or gradient was not finite; it is in no checkpoint.
+    checkpoints.NanLossError: a loss or gradient was not finite; no checkpoint has the
+      weights after it.
     KeyboardInterrupt: SIGINT; with one worker a checkpoint is saved before.
   """
   config = run_config or RunConfig()

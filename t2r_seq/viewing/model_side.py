@@ -165,14 +165,14 @@ class ModelSide:
         return decoded[places.reshape(rows.shape)]
       return np.asarray(values[column])[rows]
 
-    windows = self._windows.read_at(
+    arrays = self._windows.read_at(
       take, Anchors(anchors, anchors, length - 1 - anchors)
     )
     declared = mask_paths(self.spec)
-    real = {path: windows[mask] for mask, path in self._windows.masks.items()}
+    real = {path: arrays[mask] for mask, path in self._windows.masks.items()}
     return {
       path: value
-      for path, value in windows.items()
+      for path, value in arrays.items()
       if path not in self._windows.masks or path in declared
     }, real
 

@@ -600,7 +600,9 @@ class _Robots:
     **options: Any,
   ) -> list[str]:
     """Checks the environments of robots; returns the bindings of evaluation."""
+    # Sources of one robot share a signature: any of their runs will do.
     runs = {self._robots[name]: run for name, run in self._runs.items()}
+    # An id alone names no robot, and is refused below.
     envs = {env_id: env_id} if isinstance(env_id, str) else env_id
     if unknown := [name for name in envs if name not in runs]:
       raise errors.SpecError(

@@ -92,6 +92,8 @@ def test_models_write_without_the_package_tensorboard(tmp_path, read_events):
     ((2, 3, 4, 5, 4), tf.uint16, (2, 4, 15, 4)),
     ((2, 3, 4, 5, 2), tf.uint8, None),
     ((2, 7), tf.float32, None),
+    ((2, 4, 5, 1), tf.bool, None),
+    ((2, 4, 5, 1), tf.string, None),
     ((2, 2, 3, 4, 5, 3), tf.uint8, None),
   ],
 )
