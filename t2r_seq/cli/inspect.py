@@ -287,10 +287,12 @@ def _print_error(message: str) -> None:
 
 
 def _show_episodes(args: argparse.Namespace, text_format: str | None) -> int:
-  if args.max_records is not None or args.spec:
+  if args.max_records is not None:
+    raise console.UsageError("--max_records is for TFRecord files without options.")
+  if args.spec:
     raise console.UsageError(
-      "--max_records and --spec are for TFRecord files and stores; convert this first: "
-      f"t2r_seq convert {' '.join(args.files)} a_store"
+      "--spec: no effect: it is for TFRecord files and stores that are opened without "
+      "other options."
     )
   with console.silent_libraries():  # Explaining damage may load TensorFlow.
     source = sources.open_source(args.files, args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from t2r_seq.cli import console, sources
@@ -51,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Writes the page; prints what it shows, and the outliers."""
-  if not args.max_mb > 0:
-    raise console.UsageError(f"--max_mb must be > 0, got {args.max_mb:g}.")
+  if not 0 < args.max_mb < math.inf:
+    raise console.UsageError(f"--max_mb must be finite and > 0, got {args.max_mb:g}.")
   console.load_tensorflow()
   from t2r_seq import viewing, windows
   from t2r_seq.policies.policy_model import operative_config_path

@@ -41,7 +41,7 @@ class EpisodesInputGenerator(DatasetInputGenerator):
   in millimetres, as the spec declares.
 
   Mode 'train' shuffles and repeats; the other modes are one pass in order. If the
-  format has lengths and random access (all but TFRecord files without an index),
+  format has lengths and random access (all but ArrayRecord and unindexed TFRecord),
   batches are a function of the seed and their number: with a seed, a resumed run
   continues with exactly the next batch, and workers read disjoint shards. In-memory
   buffers hold the steps that their windows show, each frame once, within the memory

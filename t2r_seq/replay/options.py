@@ -158,8 +158,8 @@ class TableOptions:
     operation: for errors.
     sampler: chooses the item to sample.
     remover: chooses the item to remove if there are more than `max_size`.
-    rate_limiter: how inserts and samples wait for each other. It counts items, which
-      are fewer than steps.
+    rate_limiter: how inserts and samples wait for each other. It counts items, of
+      which there may be fewer than steps.
     max_size: maximum number of items; None: limited only by the capacity.
     max_times_sampled: number of samples after which an item is removed; 0: no limit.
     initial_priority: priority of items whose step has none; None for the greatest

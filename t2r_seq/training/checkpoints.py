@@ -404,8 +404,8 @@ def resume_batch(
 ) -> int:
   """Returns the number of the batch that the training resumes with.
 
-  If only the batch size changed, the input continues at the same sample, if the order
-  allows it. Other changes are logged as a warning.
+  If only the batch size changed, the input continues at the next whole batch of the new
+  size, if the order allows it. Other changes are logged as a warning.
 
   Args:
     folder: folder of the checkpoints.

@@ -1,4 +1,4 @@
-"""A clean stop on SIGTERM or SIGINT, and waits that a signal can end."""
+"""A clean stop on SIGTERM, SIGHUP or SIGINT, and waits that a signal can end."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ class Interruptible(Iterator[Any]):
 
     Args:
       items: iterable, iterated over once.
-      watch: called when a wait has lasted a second. Returns a function to call each
-        further second, which raises if no item will come; or None.
+      watch: called each second of a wait until it returns a function; that is called
+        at once and each further second, and raises if no item will come.
     """
     self._watch = watch
     self._is_asked = False

@@ -38,8 +38,14 @@ def test_inspect(own, run_main):
   assert [sets.CAMERA, "video", "uint8", "48x64x3", "step"] in lines
   assert ["action", "float64", "2", "step"] in lines
   assert "lengths: min 1, median 3.5, mean 3.5, max 6" in out
-  status, _, err = run_main("inspect", own, "--max_records", 3)
-  assert status != 0 and "convert this first: t2r_seq convert" in err
+  for option, value, want in (
+    ("--max_records", 3, "--max_records is for TFRecord files"),
+    ("--spec", "m:s", "--spec: no effect: it is for TFRecord files and stores"),
+  ):
+    status, _, err = run_main("inspect", own, option, value)
+    assert status != 0 and want in err
+  status, _, err = run_main("view", own, "--max_mb", "inf")
+  assert status != 0 and "--max_mb must be finite and > 0, got inf." in err
 
 
 def make(*names):

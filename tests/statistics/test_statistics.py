@@ -157,7 +157,7 @@ UNFIT = {
   "a quantile's size": (
     "quantiles",
     {"0.5": 1},
-    r"quantile 0\.5: expected \(2,\) finite numb",
+    r"quantile 0\.5: expected \(2,\) numbers w",
   ),
   "another shape": ("count", [3, 3, 3], r"expected numbers of \(2,\) float32, got \(3"),
   "a count below 0": ("nan", [0, -1], r"nan: expected none below 0, got \[0, -1\]"),

