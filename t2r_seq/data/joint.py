@@ -82,7 +82,7 @@ def split(joined: Any) -> tuple[specs.TensorSpecStruct, specs.TensorSpecStruct]:
   Args:
     joined: leaves by path, as from `join`.
   Returns:
-    Features and labels by path; labels are empty if there are none.
+    Features and labels by path; labels may be empty.
   """
   return _below(joined, _FEATURES), _below(joined, _LABELS)
 

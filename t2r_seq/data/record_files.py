@@ -661,7 +661,7 @@ def check_enough(
   report: WindowReport | None = None,
   left_out: InputReport | None = None,
 ) -> None:
-  """Checks that there are enough examples for a first batch.
+  """Checks that the files fill a first batch.
 
   Args:
     where: name of the generator and its files, for messages.

@@ -289,7 +289,7 @@ class T2RModel(PolicyModel):
 
     Args:
       control: seconds between its steps; ignored if the model already has a period.
-      values: seconds between values on other clocks, by path; None: there are none.
+      values: seconds between values on other clocks, by path; None without such values.
     """
     if self._control_period is None:
       self._control_period = control

@@ -232,7 +232,7 @@ class PolicyRecord:
       otherwise None.
     source_preprocessing: stages between the stored data and the model's preprocessor
       in training, by source; '' if there is one source. They are not in the export.
-      None if there are none. Each has a name, 'stage', and options.
+      None without stages. Each has a name, 'stage', and options.
     texts: how the texts of each path become vectors; None without texts.
     state: place of each part of the state of a step, by path; None without a step.
     embedded_state: `state` of the step that takes vectors for texts; None without it.

@@ -47,7 +47,7 @@ def explain_record(
       for 'times' only time stamps.
     kind: kind of the problems: 'content', 'lengths', 'episodes', 'times' or 'nan'.
   Returns:
-    All mismatches, each with the label of its feature as path; empty if there are none.
+    All mismatches, each with the label of its feature as path; may be empty.
   """
   try:
     contents = parse.as_lists(RecordContents(data), features)

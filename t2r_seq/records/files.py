@@ -379,7 +379,7 @@ def _hint_of_folder(folder: str) -> str:
 
 
 def _shards_of(pattern: str) -> str:
-  """Returns a hint with the pattern of a file's shards; '' if there are none."""
+  """Returns a hint with the pattern of a file's shards, or ''."""
   name = pattern.rstrip("*")
   if _SPECIAL.search(name) or not (shards := other_shards(name, [])):
     return ""
@@ -486,7 +486,7 @@ def file_split(filename: str) -> str | None:
 
 
 def files_of_split(where: str, filenames: Iterable[str], split: str) -> list[str]:
-  """Returns the files of a split, by their names; SpecError if there are none."""
+  """Returns the files of a split, by their names; SpecError without any."""
   by_name = {name: file_split(name) for name in filenames}
   files = [name for name, part in by_name.items() if part == split]
   if not files:

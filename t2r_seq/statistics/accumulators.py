@@ -219,7 +219,7 @@ class QuantileSketch:
   def quantiles(self, fractions: Sequence[float]) -> np.ndarray:
     """Returns the values of rank ceil(fraction * count), up to `rank_error`.
 
-    They are added values, float64 [len(fractions)]; NaN if there are none.
+    They are added values, float64 [len(fractions)]; NaN without values.
     """
     if not self.count:
       return np.full(len(fractions), np.nan)

@@ -491,7 +491,7 @@ class EpisodeStore:
       absent optionals are zeros or empty; see `is_present`.
     Raises:
       UnknownPathError: the store has no such path.
-      StoreError: the rows are in several segments, or there are none.
+      StoreError: the rows are in several segments, or missing.
     """
     return self._single(path).column(path)
 

@@ -520,7 +520,7 @@ def test_loaders_check_and_convert_arguments(store):
   )
 
 
-def test_loader_reads_where_no_affinity_is_known(store, monkeypatch):
+def test_loader_reads_on_systems_without_affinity(store, monkeypatch):
   want = anchors(StoreWindowLoader(store, NOW, 4, seed=1).dataset())
   monkeypatch.delattr(os, "sched_getaffinity")  # As on macOS.
   assert anchors(StoreWindowLoader(store, NOW, 4, seed=1).dataset()) == want

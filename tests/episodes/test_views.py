@@ -186,6 +186,6 @@ def test_join_names_every_path_that_differs():
 
 
 @pytest.mark.parametrize("shares", [{"a": 0.8, "b": 0.5}, {"a": 1.5, "b": -0.5}])
-def test_splits_refuse_shares_of_another_sum(shares):
+def test_splits_reject_negative_shares_and_sums_above_one(shares):
   with pytest.raises(errors.SpecError, match=r"split: expected shares >= 0 with a sum"):
     make_splits(shares, num_episodes=10)
