@@ -151,6 +151,15 @@ def _only_state(signature: Signature, path: str) -> str:
   return alike[0]
 
 
+def check_no_chunks(name: str, option: str, value: int) -> None:
+  """Raises SpecError unless an option of a model that acts step by step is 1."""
+  if value != 1:
+    raise errors.SpecError(
+      f"{name}: {option}: expected 1, as each step predicts its own action, got "
+      f"{value}. For chunks take the policies flow or mlp."
+    )
+
+
 @gin.configurable
 class ImitationModel(models.RegressionModel):
   """A policy that is fitted to recorded actions; its specs follow from a `Signature`.
@@ -231,13 +240,8 @@ class ImitationModel(models.RegressionModel):
           f"{name}: signature: expected {need}, got {signature.describe()}."
         )
     if self.is_sequence:
-      chunks = {"observation_horizon": observation_horizon, "chunk_size": chunk_size}
-      for option, value in chunks.items():
-        if value != 1:
-          raise errors.SpecError(
-            f"{name}: {option}: expected 1, as each step predicts its own action, got "
-            f"{value}. For chunks take the policies flow or mlp."
-          )
+      check_no_chunks(name, "observation_horizon", observation_horizon)
+      check_no_chunks(name, "chunk_size", chunk_size)
     else:
       executed = num_executed or max(1, chunk_size // 2)
       execution = policies.ChunkExecution(executed, ensemble_decay, overlap=overlap)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,11 +116,12 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 class _Options(dict[str, Any]):
   """Options of a checkpoint, by name; a missing one is an error."""
 
+  def __init__(self, options: Mapping[str, Any], error: Callable[..., Any]) -> None:
+    super().__init__(options)
+    self._error = error
+
   def __missing__(self, name: str) -> Any:
-    raise errors.SpecError(
-      f"import: config.json: {name}: expected the option of a LeRobot {self['type']} "
-      "policy, got none. Save the checkpoint again with a newer LeRobot."
-    )
+    raise self._error(name, "an option of this LeRobot policy", "none")
 
 
 class _Checkpoint:
@@ -129,7 +130,7 @@ class _Checkpoint:
   def __init__(self, path: str) -> None:
     inner = os.path.join(path, "pretrained_model")
     self.path = inner if os.path.isdir(inner) else path
-    self.config = _Options(self._read_json("config.json"))
+    self.config = _Options(self._read_json("config.json"), self.error)
     self.kind = str(self.config.get("type"))
     if self.kind not in _CREATE:
       raise self.error("type", f"one of {errors.listing(_CREATE)}", repr(self.kind))

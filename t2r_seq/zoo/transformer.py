@@ -8,10 +8,10 @@ from typing import Any
 import gin
 import tensorflow as tf
 
-from t2r_seq import errors, layers
+from t2r_seq import layers
 from t2r_seq.layers.action_decoders import ActionDecoder
 from t2r_seq.specs import SpecStructure
-from t2r_seq.zoo.imitation import ImitationModel
+from t2r_seq.zoo.imitation import ImitationModel, check_no_chunks
 
 
 @gin.configurable
@@ -44,11 +44,7 @@ class TransformerModel(ImitationModel):
     Raises:
       SpecError: `chunk_size` is not 1; see also `ImitationModel`.
     """
-    if kwargs.get("chunk_size", 1) != 1:
-      raise errors.SpecError(
-        "TransformerModel: chunk_size: expected 1, as each step predicts its action, "
-        f"got {kwargs['chunk_size']}. For chunks take the policies flow or mlp."
-      )
+    check_no_chunks("TransformerModel", "chunk_size", kwargs.get("chunk_size", 1))
     super().__init__(
       observation_horizon=observation_horizon,
       num_past_actions=observation_horizon - 1,

@@ -125,7 +125,7 @@ ERRORS = {
   ),
   "an option that is missing": (
     {"dim_model": ...},
-    r"config.json: dim_model: expected the option of a LeRobot act policy, got none",
+    r"checkpoint/config.json: dim_model: expected an option of this LeRobot policy, ",
   ),
   "features of another kind": (
     {"input_features": {"observation.task": {"type": "LANGUAGE", "shape": [1]}}},
